@@ -1,0 +1,7 @@
+"""``python -m powerband``."""
+
+import sys
+
+from powerband.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Where the bytes go: model, device and config in, ledger out; pure arithmetic."""

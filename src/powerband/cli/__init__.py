@@ -1,0 +1,89 @@
+"""The command line: one file a command; parse, call, print; no logic."""
+
+import argparse
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+from powerband import __version__
+from powerband.records.errors import EngineError, PowerbandError, RequestError, unknown_name
+
+# One line each, so that --help imports no command.
+COMMANDS = {
+    "account": "where the bytes go: does this model fit, with how many users, and what to do if not",
+    "load": "send a workload to a server and measure what came back",
+    "locate": "where the time goes: what a running service or a finished run was waiting for",
+    "simulate": "what if: the workload through a model of the engine, no engine started",
+    "tune": "what to change: search an engine's settings under a latency promise",
+    "verify": "did it help: compare two configs or two runs, beyond noise",
+    "loop": "account, locate, tune and verify in rounds, with a journal and a report",
+    "journal": "list what was run, found, changed and decided",
+    "report": "write the page of a loop, from its journal",
+    "doctor": "what this machine has, what is missing, and how to get it",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument errors take the same two lines as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, hint=f"see {self.prog} --help")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
+    try:
+        return _dispatch(sys.argv[1:] if argv is None else argv)
+    except PowerbandError as error:
+        _print_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("stopped; finished trials are in the journal, and --resume goes on from there")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        sys.stdout.write(f"powerband {__version__}\n")
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    command = import_module(f"powerband.cli.{name}")
+    parser = Parser(prog=f"powerband {name}", description=COMMANDS[name].capitalize() + ".")
+    command.add_arguments(parser)
+    exit_code: int = command.run(parser.parse_args(rest))
+    return exit_code
+
+
+def _overview() -> str:
+    lines = [
+        "usage: powerband COMMAND ...",
+        "",
+        "Finds the range of speeds in which an LLM engine does its best work.",
+        "",
+    ]
+    lines += [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    return "\n".join([*lines, "", "powerband COMMAND --help shows a command's options.", ""])
+
+
+def _print_error(error: PowerbandError) -> None:
+    _say(f"error: {error.message}")
+    if error.hint:
+        _say(f"hint: {error.hint}")
+    if isinstance(error, EngineError):
+        for line in error.log_tail:
+            _say(f"  | {line}")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

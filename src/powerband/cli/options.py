@@ -1,0 +1,52 @@
+"""Options that several commands share, and how their text becomes records."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+HOME = ".powerband"
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout and nothing else there")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+
+
+def add_home(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--home", type=Path, default=Path(HOME), help=f"where the journal lives (default ./{HOME})")
+
+
+def add_engine(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    parser.add_argument("--engine", default=default, help="llamacpp, openai, fake, or an installed plug-in")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine knob, repeatable")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="catalogue name, auto, or a TOML file (default auto)")
+    parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
+
+
+def add_traffic(parser: argparse.ArgumentParser) -> None:
+    """The options that build_workload in load/traffic.py reads."""
+    group = parser.add_argument_group("traffic")
+    group.add_argument(
+        "--traffic", help="a trace file (Azure CSV, own JSONL ...) or a spec: in=512,out=128,concurrency=8"
+    )
+    group.add_argument("--requests", type=int, help="at most this many requests")
+    group.add_argument("--scale-lengths", type=float, metavar="X", help="multiply prompt and answer lengths")
+    group.add_argument("--scale-rate", type=float, metavar="X", help="multiply the arrival rate")
+    group.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    group.add_argument("--slo", help="latency promise: ttft=500ms,tpot=50ms,e2e=5s,attainment=0.95")
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""Send requests at their scheduled instants and record when each token came."""

@@ -1,0 +1,1 @@
+"""Read evidence: of models, devices, hosts and running engines."""

@@ -1,0 +1,1 @@
+"""The nouns that the stages pass to each other: pure data, the metric definitions, the errors."""

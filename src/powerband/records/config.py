@@ -1,0 +1,102 @@
+"""What an engine is asked to do, which knobs it has, and what it says it really does."""
+
+import hashlib
+import math
+from typing import Literal
+
+import msgspec
+
+from powerband.records.errors import RequestError, unknown_name
+from powerband.records.finding import Cause
+from powerband.records.value import Record
+
+Value = bool | int | float | str
+
+
+class Knob(Record):
+    """One engine setting, in the engine's own spelling.
+
+    ``grid`` holds the values worth trying, in order; ``naive`` is what an unadvised user runs with; ``numerics`` marks
+    a knob that changes the answers: a value other than ``naive`` must pass the quality gate before it is advised.
+    """
+
+    name: str
+    kind: Literal["int", "float", "bool", "choice"]
+    help: str
+    naive: Value
+    grid: tuple[Value, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    addresses: tuple[Cause, ...] = ()
+    numerics: bool = False
+
+    def parse(self, text: str) -> Value:
+        """The value written as ``text``; raises RequestError that says what is accepted."""
+        word = text.strip()
+        if self.kind == "bool":
+            if word.lower() in {"true", "on", "1", "yes"}:
+                return True
+            if word.lower() in {"false", "off", "0", "no"}:
+                return False
+            raise self._refuse(text, "true or false")
+        if self.kind == "choice":
+            if word not in self.choices:
+                raise unknown_name(f"value for knob {self.name}", word, self.choices)
+            return word
+        try:
+            number: int | float = int(word) if self.kind == "int" else float(word)
+        except ValueError:
+            raise self._refuse(text, "a whole number" if self.kind == "int" else "a number") from None
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        if not low <= number <= high:
+            raise self._refuse(text, f"{low:g} to {high:g}")
+        return number
+
+    def _refuse(self, text: str, accepted: str) -> RequestError:
+        return RequestError(f"knob {self.name}={text!r} is not accepted", hint=f"accepted: {accepted}")
+
+
+class EngineConfig(Record):
+    """An engine, a model and the knobs that were set; a knob left out keeps the engine's own default."""
+
+    engine: str
+    model: str
+    knobs: dict[str, Value] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Equal for equal configs, whatever the order of the knobs: 12 hex digits."""
+        canonical = msgspec.json.encode([self.engine, self.model, sorted(self.knobs.items())])
+        return hashlib.sha256(canonical).hexdigest()[:12]
+
+    def replace(self, **knobs: Value) -> "EngineConfig":
+        return EngineConfig(engine=self.engine, model=self.model, knobs={**self.knobs, **knobs})
+
+    def changes_from(self, other: "EngineConfig") -> dict[str, Value]:
+        """The knobs that differ from ``other``, with the values here."""
+        return {name: value for name, value in self.knobs.items() if other.knobs.get(name) != value}
+
+
+class Effective(Record):
+    """What the engine reports that it does, beside what was asked; ``source`` names where it was read."""
+
+    values: dict[str, Value]
+    source: str
+    differs: dict[str, str] = msgspec.field(default_factory=dict)  # knob -> "asked 8, runs 4"
+
+
+def parse_settings(pairs: list[str], knobs: tuple[Knob, ...]) -> dict[str, Value]:
+    """Read ``--set key=value`` pairs against an engine's knobs; unknown keys list near names."""
+    by_name = {knob.name: knob for knob in knobs}
+    values: dict[str, Value] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not equals:
+            raise RequestError(f"cannot read --set {pair!r}", hint="write key=value, such as --set n_parallel=8")
+        if name not in by_name:
+            raise unknown_name("knob", name, by_name)
+        values[name] = by_name[name].parse(text)
+    return values

@@ -1,0 +1,61 @@
+"""Where the time went, and why: the parts that sum to the window, and the causes with their evidence."""
+
+from typing import Literal
+
+from powerband.records.value import Record
+
+Cause = Literal[
+    "launch_bound",
+    "memory_bandwidth_bound",
+    "compute_bound",
+    "communication_bound",
+    "input_pipeline_bound",
+    "tokenizer_bound",
+    "scheduler_bound",
+    "detokenize_bound",
+    "transfer_bound",
+    "no_batching",
+    "static_batching",
+    "queueing",
+    "kv_pressure",
+    "head_of_line_blocking",
+    "prefix_cache_miss",
+    "quantisation_overhead",
+    "kernel_choice",
+    "client_limited",
+    "idle_no_work",
+    "undecided",
+]
+
+Status = Literal["suspected", "confirmed", "refuted"]
+
+
+class Share(Record):
+    """One part of the wall time; ``name`` is a plain word such as prefill, decode, queueing, no work."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+class Finding(Record):
+    """A cause with its size and evidence, the remedy with what it should bring, and the test that would prove it."""
+
+    cause: Cause
+    share: float  # of the window, 0..1
+    evidence: str
+    remedy: str
+    test: str
+    status: Status = "suspected"
+
+
+class Diagnosis(Record):
+    """What locate says of one run: ``breakdown`` sums to ``window_s``; findings in order of size."""
+
+    sources: tuple[str, ...]
+    window_s: float
+    breakdown: tuple[Share, ...]
+    verdict: Cause
+    findings: tuple[Finding, ...]
+    gpu_busy_ratio: float | None = None
+    unseen: tuple[str, ...] = ()  # what was not measured, and why

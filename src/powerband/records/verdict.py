@@ -1,0 +1,43 @@
+"""The answer of a comparison: keep, revert or undecided, each metric with its interval."""
+
+from typing import Literal
+
+from powerband.records.value import Interval, Record
+
+
+class Compared(Record):
+    """One metric before and after; ``ratio`` is after over before and ``interval`` holds the ratio.
+
+    ``better`` says which way is good; ``verdict`` is for this metric alone.
+    """
+
+    name: str
+    before: float
+    after: float
+    ratio: float
+    interval: Interval
+    better: Literal["higher", "lower"]
+    verdict: Literal["better", "worse", "same", "undecided"]
+
+
+class QualityResult(Record):
+    """Whether the answers are still as good; ``not_needed`` when no changed knob alters them."""
+
+    verdict: Literal["passed", "failed", "not_needed", "not_run"]
+    reason: str
+    perplexity_ratio: float | None = None
+    divergence: float | None = None
+    agreement: float | None = None
+    task: str | None = None
+
+
+class Verdict(Record):
+    """Whether to keep a change; ``noise_floor`` is the ratio spread that two equal configs show (half-width, 90 %)."""
+
+    verdict: Literal["keep", "revert", "undecided"]
+    reason: str
+    metrics: tuple[Compared, ...]
+    noise_floor: float | None
+    minimum_effect: float
+    quality: QualityResult
+    repeats: int

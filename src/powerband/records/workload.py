@@ -1,0 +1,53 @@
+"""The traffic: which requests, how long, and when."""
+
+from powerband.records.units import ns_to_s
+from powerband.records.value import Record
+
+
+class RequestSpec(Record, array_like=True):
+    """One request to send ``offset_ns`` after the run starts; ``prefix_id`` names a prompt prefix shared by several."""
+
+    offset_ns: int
+    input_tokens: int
+    output_tokens: int
+    prefix_id: int | None = None
+    prefix_tokens: int = 0
+
+
+class Workload(Record):
+    """Requests in order of ``offset_ns``.
+
+    ``concurrency`` set means a closed loop: that many requests are kept in flight and the offsets are ignored.
+    ``source`` says where the traffic came from and ``scaling`` what was done to it, in words that go into the report.
+    """
+
+    requests: tuple[RequestSpec, ...]
+    source: str
+    scaling: str = ""
+    concurrency: int | None = None
+    seed: int = 0
+
+    @property
+    def input_tokens(self) -> int:
+        return sum(request.input_tokens for request in self.requests)
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(request.output_tokens for request in self.requests)
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest prompt plus answer: what one sequence must be able to hold."""
+        return max((r.input_tokens + r.output_tokens for r in self.requests), default=0)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between the first and the last scheduled arrival."""
+        return ns_to_s(self.requests[-1].offset_ns - self.requests[0].offset_ns) if self.requests else 0.0
+
+    @property
+    def request_rate_per_s(self) -> float | None:
+        """Offered arrivals per second; None for a closed loop or a single instant."""
+        if self.concurrency is not None or self.span_s == 0:
+            return None
+        return (len(self.requests) - 1) / self.span_s

@@ -1,0 +1,1 @@
+"""Draw records: terminal text, Markdown, JSON and one self-contained page."""

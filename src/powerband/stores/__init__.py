@@ -1,0 +1,1 @@
+"""Keep evidence: the journal and one folder of raw files per run."""

@@ -79,7 +79,7 @@ class EngineConfig(Record):
         return {name: value for name, value in self.knobs.items() if other.knobs.get(name) != value}
 
 
-class Effective(Record):
+class Effective(Record, tag_field="is", tag="effective"):
     """What the engine reports that it does, beside what was asked; ``source`` names where it was read."""
 
     values: dict[str, Value]

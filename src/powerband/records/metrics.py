@@ -15,7 +15,7 @@ from powerband.records.value import Missing, Record
 _NO_ANSWER = Missing(missing="no request completed")
 
 
-class Distribution(Record):
+class Distribution(Record, tag_field="is", tag="distribution"):
     """Mean and percentiles (linear interpolation between order statistics) of ``n`` values, in seconds."""
 
     mean: float

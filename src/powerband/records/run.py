@@ -14,7 +14,7 @@ Purpose = Literal["baseline", "tune", "verify", "load", "calibrate"]
 TrialStatus = Literal["done", "failed", "pruned", "contended", "client_limited"]
 
 
-class ClientCheck(Record):
+class ClientCheck(Record, tag_field="is", tag="client"):
     """Whether the load generator was the limit; a ``limited`` run is reported and not used."""
 
     verdict: Literal["ok", "limited"]
@@ -26,7 +26,7 @@ class ClientCheck(Record):
     sent_per_s: float | None = None
 
 
-class Contention(Record):
+class Contention(Record, tag_field="is", tag="contention"):
     """Whether somebody else's work took the cores the engine needed; such a run says nothing about the engine."""
 
     contended: bool
@@ -34,7 +34,7 @@ class Contention(Record):
     other_cores: float  # mean, of processes that are neither engine nor client
 
 
-class Provenance(Record):
+class Provenance(Record, tag_field="is", tag="provenance"):
     """What it takes to run it again."""
 
     powerband: str

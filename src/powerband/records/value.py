@@ -12,8 +12,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Immutable data; decoding rejects a field it does not know."""
 
 
-class Missing(Record):
-    """A measurement that is not there, and why; never written as 0."""
+class Missing(Record, tag_field="is", tag="missing"):
+    """A measurement that is not there, and why; never written as 0.
+
+    A record that may stand in its place carries the same tag field, so that JSON says which of the two it is.
+    """
 
     missing: str
 

@@ -1,0 +1,82 @@
+"""One folder of raw evidence a run: run.json, and the long lists beside it as gzipped JSON lines.
+
+A folder is written under a temporary name and renamed when whole, so that a folder that is there can be read.
+"""
+
+import gzip
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from powerband.records.errors import RequestError
+from powerband.records.request import RequestTrace
+from powerband.records.run import Run
+from powerband.records.sample import EngineSample, HostSample
+from powerband.records.workload import RequestSpec
+
+_Row = TypeVar("_Row")
+_LISTS: dict[str, Any] = {"traces": RequestTrace, "engine_samples": EngineSample, "host_samples": HostSample}
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Store ``run`` in ``folder``, beside what the engine already wrote there (its log)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _LISTS:
+        _write_lines(folder / f"{name}.jsonl.gz", getattr(run, name))
+    _write_lines(folder / "workload.jsonl.gz", run.workload.requests)
+    short = msgspec.structs.replace(
+        run,
+        traces=(),
+        engine_samples=(),
+        host_samples=(),
+        workload=msgspec.structs.replace(run.workload, requests=()),
+    )
+    partial = folder / "run.json.partial"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(short), indent=1))
+    partial.replace(folder / "run.json")  # last: its presence says that the folder is whole
+    _sync(folder)
+
+
+def read_run(folder: Path) -> Run:
+    """The run stored in ``folder``; RequestError says which file is missing or damaged."""
+    head = folder / "run.json"
+    if not head.is_file():
+        raise RequestError(
+            f"no run in {folder}", hint="a run's folder holds run.json; list runs with: powerband journal"
+        )
+    try:
+        short = msgspec.json.decode(head.read_bytes(), type=Run)
+        lists = {name: tuple(_read_lines(folder / f"{name}.jsonl.gz", kind)) for name, kind in _LISTS.items()}
+        requests = tuple(_read_lines(folder / "workload.jsonl.gz", RequestSpec))
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from error
+    workload = msgspec.structs.replace(short.workload, requests=requests)
+    return msgspec.structs.replace(short, workload=workload, **lists)
+
+
+def remove_run(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_lines(path: Path, rows: Iterable[Any]) -> None:
+    with gzip.open(path, "wb", compresslevel=4) as file:
+        for row in rows:
+            file.write(msgspec.json.encode(row) + b"\n")
+
+
+def _read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
+    decoder = msgspec.json.Decoder(kind)
+    with gzip.open(path, "rb") as file:
+        return [decoder.decode(line) for line in file]
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

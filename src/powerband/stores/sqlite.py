@@ -1,0 +1,143 @@
+"""The built-in store: journal.sqlite (WAL) and runs/RUN_ID/ under one home folder."""
+
+import datetime
+import sqlite3
+import threading
+from pathlib import Path
+
+import msgspec
+
+from powerband.records.errors import MachineError, RequestError, unknown_name
+from powerband.records.run import Run, Trial
+from powerband.stores import run_dir
+from powerband.stores.base import Session, SessionStatus
+from powerband.stores.migrations import migrate
+
+
+class Journal:
+    """A Store on this machine's disk. Raises RequestError for a home that is no journal, MachineError when it cannot
+    be written."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._lock = threading.Lock()
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                home / "journal.sqlite", timeout=30, check_same_thread=False, isolation_level=None
+            )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")  # a finished trial survives a power cut
+            migrate(self._db)
+        except sqlite3.DatabaseError as error:
+            hint = "move it away, or choose another --home"
+            raise RequestError(f"{home / 'journal.sqlite'} is not a journal: {error}", hint=hint) from error
+        except OSError as error:
+            raise RequestError(f"cannot use {home} as home: {error.strerror}", hint="choose another --home") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def begin(self, command: str, request: str) -> Session:
+        now = datetime.datetime.now(datetime.UTC)
+        stem = f"{command}-{now:%Y%m%d-%H%M%S}"
+        with self._lock, self._writing():
+            taken = {
+                row[0]
+                for row in self._db.execute("SELECT session_id FROM session WHERE session_id LIKE ?", (f"{stem}%",))
+            }
+            name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, 10_000))) if n not in taken)
+            session = Session(
+                session_id=name, command=command, request=request, started_at=now.isoformat(), status="running"
+            )
+            row = (name, command, request, session.started_at, session.status, session.note)
+            self._db.execute("INSERT INTO session VALUES (?,?,?,?,?,?)", row)
+        return session
+
+    def end(self, session_id: str, status: SessionStatus, note: str = "") -> None:
+        with self._lock, self._writing():
+            self._db.execute("UPDATE session SET status=?, note=? WHERE session_id=?", (status, note, session_id))
+
+    def session(self, session_id: str | None) -> Session:
+        sessions = self.sessions()
+        if not sessions:
+            raise RequestError(f"the journal in {self.home} is empty", hint="start one with: powerband loop MODEL ...")
+        if session_id is None:
+            return sessions[-1]
+        found = next((session for session in sessions if session.session_id == session_id), None)
+        if found is None:
+            raise unknown_name("session", session_id, [session.session_id for session in sessions])
+        return found
+
+    def sessions(self) -> list[Session]:
+        rows = self._db.execute("SELECT * FROM session ORDER BY started_at, rowid").fetchall()
+        fields = Session.__struct_fields__
+        return [msgspec.convert(dict(zip(fields, row, strict=True)), Session) for row in rows]
+
+    def run_folder(self, run_id: str) -> Path:
+        folder = self.home / "runs" / run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def add_trial(self, session_id: str, key: str, trial: Trial, run: Run | None) -> None:
+        if run is not None:
+            try:
+                run_dir.write_run(self.run_folder(run.run_id), run)
+            except OSError as error:
+                raise MachineError(
+                    f"cannot write the run's evidence: {error}", hint="free disk space, then --resume"
+                ) from error
+        with self._lock, self._writing():
+            row = (session_id, key, trial.n, trial.run_id, msgspec.json.encode(trial))
+            self._db.execute("INSERT INTO trial VALUES (?,?,?,?,?)", row)
+
+    def trial(self, session_id: str, key: str) -> Trial | None:
+        row = self._db.execute("SELECT record FROM trial WHERE session_id=? AND key=?", (session_id, key)).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Trial)
+
+    def trials(self, session_id: str) -> list[Trial]:
+        rows = self._db.execute("SELECT record FROM trial WHERE session_id=? ORDER BY n", (session_id,))
+        return [msgspec.json.decode(row[0], type=Trial) for row in rows]
+
+    def run(self, run_id: str) -> Run:
+        folder = self.home / "runs" / run_id
+        if not (folder / "run.json").is_file():
+            known = [path.parent.name for path in (self.home / "runs").glob("*/run.json")]
+            if not known:
+                raise RequestError(
+                    f"no run {run_id!r}: the journal in {self.home} holds none", hint="see powerband journal"
+                )
+            raise unknown_name("run", run_id, known)
+        return run_dir.read_run(folder)
+
+    def put_document(self, session_id: str, name: str, document: bytes) -> None:
+        with self._lock, self._writing():
+            self._db.execute("INSERT OR REPLACE INTO document VALUES (?,?,?)", (session_id, name, document))
+
+    def document(self, session_id: str, name: str) -> bytes | None:
+        query = "SELECT body FROM document WHERE session_id=? AND name=?"
+        row = self._db.execute(query, (session_id, name)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _writing(self) -> "_Writing":
+        return _Writing(self._db)
+
+
+class _Writing:
+    """One transaction; a disk that fails becomes a MachineError that says what to do."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            self._db.execute("COMMIT")
+            return
+        self._db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.OperationalError):
+            raise MachineError(
+                f"the journal cannot be written: {error}", hint="check disk space, then --resume"
+            ) from error

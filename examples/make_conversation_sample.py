@@ -1,7 +1,7 @@
 """Write conversation_sample.csv: generated requests in the shape of the Azure LLM inference trace 2023, conversation.
 
 Not the trace itself: lengths and arrivals are drawn from simple distributions whose figures were set to those of the
-published trace (19,366 requests in 3,502 s; prompt mean 1,155, median 1,020, 10th and 90th percentile 207 and 2,735 tokens;
+published trace (19,366 requests in 3,502 s; prompt mean 1,155, median 1,020, 10th and 90th percentile 207 and 2,735;
 answer mean 211, median 129, 10th and 90th percentile 54 and 424; Patel et al., Splitwise, ISCA 2024).
 """
 

@@ -29,6 +29,9 @@ Cause = Literal[
 
 Status = Literal["suspected", "confirmed", "refuted"]
 
+# What a share is a share of: the wall time watched, or the summed time of all requests (send queue to last token).
+Whole = Literal["window", "request_time"]
+
 
 class Share(Record):
     """One part of the wall time; ``name`` is a plain word such as prefill, decode, queueing, no work."""
@@ -42,15 +45,20 @@ class Finding(Record):
     """A cause with its size and evidence, the remedy with what it should bring, and the test that would prove it."""
 
     cause: Cause
-    share: float  # of the window, 0..1
+    share: float  # of ``of``, 0..1
     evidence: str
     remedy: str
     test: str
     status: Status = "suspected"
+    of: Whole = "window"
 
 
 class Diagnosis(Record):
-    """What locate says of one run: ``breakdown`` sums to ``window_s``; findings in order of size."""
+    """What locate says of one run: ``breakdown`` sums to ``window_s``; findings in order of size, the verdict first.
+
+    ``request_breakdown`` splits the mean request: its seconds sum to ``mean_request_s``.
+    ``reason`` says in one sentence why the verdict is what it is.
+    """
 
     sources: tuple[str, ...]
     window_s: float
@@ -59,3 +67,7 @@ class Diagnosis(Record):
     findings: tuple[Finding, ...]
     gpu_busy_ratio: float | None = None
     unseen: tuple[str, ...] = ()  # what was not measured, and why
+    reason: str = ""
+    request_breakdown: tuple[Share, ...] = ()
+    mean_request_s: float | None = None
+    notes: tuple[str, ...] = ()  # what was inferred, and from what

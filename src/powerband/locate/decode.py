@@ -1,0 +1,113 @@
+"""What decode steps are made of: memory traffic that all sequences share, or arithmetic that each one adds."""
+
+import numpy as np
+
+from powerband.locate.queueing import MIN_SHARE
+from powerband.locate.request_time import RequestTime
+from powerband.locate.roofline import decode_floor_s
+from powerband.locate.steps import StepCurve
+from powerband.locate.view import View
+from powerband.records.finding import Finding
+from powerband.records.units import format_duration
+
+# Half of the step grows with the number of sequences: beyond it, more sequences bring less than they cost in TPOT.
+_GROWING = 0.5
+# Real kernels reach a half to nine tenths of the memory bandwidth; three times the floor is not explained by traffic.
+_NEAR_FLOOR = 3.0
+_TEST = (
+    "sweep the number of concurrent requests 1, 2, 4 ...: flat TPOT is bandwidth, TPOT that grows with it is compute"
+)
+
+
+def find_decode(view: View, time: RequestTime) -> list[Finding]:
+    """One finding for decode, where it is a material share of the request time."""
+    share = time.share(time.decode_s)
+    if share < MIN_SHARE:
+        return []
+    steps = view.steps
+    if steps is None:
+        why = "too few token gaps to time a decode step"
+        return [_undecided(share, f"decode takes {share:.0%} of the request time; {why}")]
+    if steps.has_slope and _wide(steps):
+        return [_by_slope(steps, share)]
+    return [_by_floor(view, steps, share)]
+
+
+def _wide(steps: StepCurve) -> bool:
+    """Whether concurrency varied enough for a slope: at least twofold."""
+    counts = [n for n, _, _ in steps.levels]
+    return max(counts) >= 2 * min(counts)
+
+
+def _by_slope(steps: StepCurve, share: float) -> Finding:
+    low, high = steps.levels[0], steps.levels[-1]
+    shape = (
+        f"a decode step takes {format_duration(low[1])} for {low[0]} and {format_duration(high[1])} for {high[0]} "
+        f"sequences; at {steps.typical:.1f}, the usual number, {steps.growing_share:.0%} of it grows with them"
+    )
+    if steps.growing_share >= _GROWING:
+        return Finding(
+            cause="compute_bound",
+            share=share,
+            evidence=f"{shape} (arithmetic, or KV traffic in long contexts)",
+            remedy="faster kernels or card, fewer bits where arithmetic gains from them; more sequences bring little",
+            test=_TEST,
+            of="request_time",
+        )
+    n = max(steps.typical, 1.0)
+    gain = 2 * float(steps.at(n)) / float(steps.at(2 * n))
+    return Finding(
+        cause="memory_bandwidth_bound",
+        share=share,
+        evidence=f"{shape}: the weights are read once for all",
+        remedy=(
+            f"more sequences a step ({2 * n:.0f} instead of {n:.0f}: {gain:.2f}x output tokens/s by these step times), "
+            "weights in fewer bits, speculative decoding"
+        ),
+        test=_TEST,
+        of="request_time",
+    )
+
+
+def _by_floor(view: View, steps: StepCurve, share: float) -> Finding:
+    """One level of concurrency only: compare with the roofline where model and device are known."""
+    step_s = float(steps.at(steps.typical))
+    lengths = view.streams.input_tokens + view.streams.output_tokens / 2
+    context = float(np.mean(lengths[view.streams.started])) if view.streams.started.any() else 0.0
+    floor = decode_floor_s(view.model, view.device, sequences=steps.typical, context_tokens=context, ledger=view.ledger)
+    pace = f"{format_duration(step_s)} a step at {steps.typical:.1f} sequences"
+    seen = f"decode takes {share:.0%} of the request time, {pace}"
+    if floor is None:
+        return _undecided(share, f"{seen}; concurrency did not vary and no device was given, so its kind is open")
+    times = step_s / floor if floor > 0 else float("inf")
+    beside = f"{times:.1f}x the {format_duration(floor)} that reading weights and KV takes on {view.device_name}"
+    if times <= _NEAR_FLOOR:
+        return Finding(
+            cause="memory_bandwidth_bound",
+            share=share,
+            evidence=f"{seen}: {beside}",
+            remedy="more sequences a step, weights in fewer bits, speculative decoding",
+            test=_TEST,
+            of="request_time",
+        )
+    if view.device is not None and view.device.kind == "gpu":
+        return Finding(
+            cause="launch_bound",
+            share=share,
+            evidence=f"{seen}: {beside}, so memory traffic does not explain it",
+            remedy="CUDA graphs, fused kernels, fewer host syncs",
+            test="a profiler trace of a few decode steps: the gaps between kernels; or eager against graphs",
+            of="request_time",
+        )
+    return _undecided(share, f"{seen}: {beside}; concurrency did not vary, so arithmetic and overhead look alike")
+
+
+def _undecided(share: float, evidence: str) -> Finding:
+    return Finding(
+        cause="undecided",
+        share=share,
+        evidence=evidence,
+        remedy="vary the concurrency, or name model and device, to tell bandwidth from compute",
+        test=_TEST,
+        of="request_time",
+    )

@@ -1,0 +1,146 @@
+"""Why requests wait for a seat: one seat, a static batch, a full KV cache, or simply too few seats."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from powerband.locate.request_time import RequestTime
+from powerband.locate.service import STATIC_REFILL
+from powerband.locate.view import View
+from powerband.records.finding import Cause, Finding
+from powerband.records.units import format_duration
+
+# A tenth of the request time: below it, removing the queue cannot be told from noise of a few percent.
+MIN_SHARE = 0.1
+# The cache counts as full from here: room for one more request is kept free before it is let in.
+_KV_FULL = 0.85
+# Below this the cache is no reason to keep a request out, whatever the seats show.
+_KV_ROOM = 0.5
+# Preempted this often per request, recomputation is no accident of one burst.
+_PREEMPTIONS_PER_REQUEST = 0.02
+# Seats free in most readings that show a queue: seats are not what the queue waits for.
+_FREE_SEATS = 0.5
+# Fewer turns than this give no slope.
+_MIN_TURNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SeatUse:
+    """How seats were used while requests waited; None where it cannot be seen."""
+
+    free_while_waiting: float | None  # share of readings with a queue in which a seat was free
+    kv_while_waiting: float | None  # mean KV use in those readings
+    refilled: float | None  # share of the seats freed under a queue that were taken before the engine ran empty
+
+
+def find_queueing(view: View, time: RequestTime) -> list[Finding]:
+    """One finding for the queue, named by what it waits for; none where it is small."""
+    share = time.share(time.queue_s)
+    if share < MIN_SHARE:
+        return []
+    use = seat_use(view)
+    cause, why = name_queue(view, use)
+    if cause is None:
+        return []
+    mean_s = time.queue_s / max(time.requests, 1)
+    source = "the engine's waiting gauge" if time.from_gauges else "order of service"
+    evidence = f"the mean request waits {format_duration(mean_s)} for a seat ({share:.0%} of its time, {source}); {why}"
+    remedy, test = _advice(view, cause)
+    return [Finding(cause=cause, share=share, evidence=evidence, remedy=remedy, test=test, of="request_time")]
+
+
+def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
+    """What the queue waits for, and the figures that say so."""
+    served, limit, counters = view.service.served, view.service.limit, view.counters
+    count = max(view.streams.size, 1)
+    if counters.preemptions is not None and counters.preemptions >= max(_PREEMPTIONS_PER_REQUEST * count, 1):
+        return "kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests"
+    if use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_FULL:
+        return "kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited"
+    if use.refilled is not None and use.refilled < STATIC_REFILL:
+        return "static_batching", (
+            f"only {use.refilled:.0%} of the seats freed while requests waited were taken before the whole batch ended"
+        )
+    if served == 1 and view.service.stated_limit in (None, 1):
+        slope = turnaround_slope(view)
+        if not counters.has_queue and slope is not None and slope < 0.5:
+            return None, "answers come one at a time, but their starts do not depend on when the one before ended"
+        return "no_batching", f"never more than 1 request was served at once ({view.service.source})"
+    free = use.free_while_waiting
+    if free is not None and free > _FREE_SEATS and (use.kv_while_waiting is None or use.kv_while_waiting >= _KV_ROOM):
+        return "kv_pressure", (
+            f"a seat was free in {free:.0%} of the readings with a queue (limit {limit}, at most {served} ran), "
+            "so memory for another sequence was missing, not a seat"
+        )
+    in_flight = view.activity.waiting + view.activity.decoding
+    mean = float(np.average(in_flight, weights=np.maximum(view.activity.spans_ns, 1)))
+    return "queueing", f"at most {served} served at once ({view.service.source}), {mean:.1f} in flight on average"
+
+
+def seat_use(view: View) -> SeatUse:
+    counters = view.counters
+    free = kv = None
+    if counters.running is not None and counters.waiting is not None:
+        queued = np.nan_to_num(counters.waiting) > 0
+        if queued.any():
+            limit = view.service.limit or int(np.nanmax(counters.running))
+            free = float(np.mean(counters.running[queued] < limit))
+            if counters.kv_used_ratio is not None and not np.isnan(counters.kv_used_ratio[queued]).all():
+                kv = float(np.nanmean(counters.kv_used_ratio[queued]))
+    return SeatUse(free_while_waiting=free, kv_while_waiting=kv, refilled=view.service.refilled)
+
+
+def turnaround_slope(view: View) -> float | None:
+    """How much later the next answer starts for each second the one before takes: 1 with one seat, 0 if unrelated.
+
+    A serial stage in front of the engine (a tokenizer) also lets answers out one at a time, but at its own pace.
+    """
+    streams = view.streams
+    order = np.argsort(streams.first_ns[streams.started])
+    first, last = streams.first_ns[streams.started][order] / 1e9, streams.last_ns[streams.started][order] / 1e9
+    sent = streams.send_ns[streams.started][order] / 1e9
+    backlog = sent[1:] <= last[:-1]
+    took, between = (last - first)[:-1][backlog], np.diff(first)[backlog]
+    if took.size < _MIN_TURNS or took.std() < 0.1 * max(took.mean(), 1e-9):
+        return None
+    return float(np.cov(took, between)[0, 1] / np.var(took, ddof=1))
+
+
+def _advice(view: View, cause: Cause) -> tuple[str, str]:
+    gain = predict_more_seats(view)
+    if cause == "no_batching":
+        return (
+            f"serve several sequences at once (more slots, continuous batching){gain}",
+            "raise the number of sequences served at once: queueing should fall, output tokens/s rise",
+        )
+    if cause == "static_batching":
+        return (
+            "switch to continuous batching, so that a freed seat is taken at the next step",
+            "the same traffic with all answers equally long: static batching then costs nothing",
+        )
+    if cause == "kv_pressure":
+        return (
+            f"more room for KV: an 8-bit cache, a shorter context limit, weights in fewer bits, more memory{gain}",
+            "halve and double the KV cache: the queue should grow and shrink with it at the same number of seats",
+        )
+    return (
+        f"more sequences at once, if memory and TPOT bear it, or more replicas, or less traffic{gain}",
+        "raise the limit on sequences, or halve the arrival rate: the queue should vanish while the step time stays",
+    )
+
+
+def predict_more_seats(view: View) -> str:
+    """What seats for all requests in flight would bring by the measured step times; empty where they have no slope."""
+    steps, served = view.steps, view.service.served
+    if steps is None or served is None:
+        return ""
+    spans = view.activity.spans_ns
+    in_flight = view.activity.waiting + view.activity.decoding
+    busy = in_flight > 0
+    wanted = int(np.ceil(np.average(in_flight[busy], weights=spans[busy]))) if spans[busy].sum() else served
+    if wanted <= served:
+        return ""
+    if not steps.has_slope:
+        return f"; up to {wanted / served:.1f}x output tokens/s with {wanted} seats if steps stay as short as they are"
+    gain = wanted / served * float(steps.at(served)) / float(steps.at(wanted))
+    return f"; {gain:.1f}x output tokens/s during decode with {wanted} seats, by the step times measured"

@@ -5,13 +5,20 @@ from powerband.records.value import Record
 
 
 class RequestSpec(Record, array_like=True):
-    """One request to send ``offset_ns`` after the run starts; ``prefix_id`` names a prompt prefix shared by several."""
+    """One request to send ``offset_ns`` after the run starts.
+
+    ``prefix_id`` names a prompt prefix shared by several requests: two with the same id share the shorter one's
+    ``prefix_tokens``. ``block_ids`` name the prompt's blocks of ``Workload.block_tokens`` tokens in order: equal ids
+    hold equal tokens (prefix trees). Requests with the same ``session`` are turns: each waits for the one before.
+    """
 
     offset_ns: int
     input_tokens: int
     output_tokens: int
     prefix_id: int | None = None
     prefix_tokens: int = 0
+    session: int | None = None
+    block_ids: tuple[int, ...] = ()
 
 
 class Workload(Record):
@@ -26,6 +33,7 @@ class Workload(Record):
     scaling: str = ""
     concurrency: int | None = None
     seed: int = 0
+    block_tokens: int = 0  # length of one of RequestSpec.block_ids; 0: none are used
 
     @property
     def input_tokens(self) -> int:

@@ -1,0 +1,135 @@
+"""Where a prompt's tokens come from: the server's tokenizer, or text whose token count is calibrated."""
+
+import http.client
+import json
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from powerband.load.prompts import Pool
+from powerband.load.target import PATHS, Target
+from powerband.load.words import WORDS, english_like
+from powerband.records.errors import EngineError
+
+_POOL_WORDS = 8_000
+_TIMEOUT_S = 30.0
+_FEW, _MANY = 64, 576  # words of the two calibration prompts
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """The pool to cut prompts from; ``as_ids`` when they go as token ids; ``extra_tokens`` is the server's template."""
+
+    pool: Pool
+    as_ids: bool
+    note: str
+    extra_tokens: int = 0
+    tokens_per_unit: float = 1.0
+
+
+def find_tokens(target: Target, seed: int) -> TokenSource:
+    """Token ids where the endpoint takes them and the server tokenises, else words calibrated by the server's usage."""
+    rng = np.random.default_rng([seed, 1])
+    if target.endpoint in ("completions", "llamacpp"):
+        ids = tokenize(target, english_like(_POOL_WORDS, rng))
+        if ids is not None and len(set(ids)) > 1:
+            units = [b"%d" % token for token in ids]
+            heads = sorted(set(units))
+            return TokenSource(
+                Pool(units, heads, b","), True, f"prompts are exact token ids from {target.url}/tokenize"
+            )
+    return _calibrated_words(target, rng)
+
+
+def tokenize(target: Target, text: str) -> list[int] | None:
+    """Token ids by the server's own tokenizer, or None where it has none: llama.cpp's, vLLM's and TGI's ways."""
+    asked: list[dict[str, Any]] = [
+        {"content": text, "add_special": False, "prompt": text, "model": target.model, "add_special_tokens": False},
+        {"inputs": text},
+    ]
+    for body in asked:
+        status, answer = _post(target, "/tokenize", body)
+        if status != 200:
+            continue
+        found = answer.get("tokens") if isinstance(answer, dict) else answer
+        if isinstance(found, list) and found:
+            ids = [item.get("id") if isinstance(item, dict) else item for item in found]
+            if all(isinstance(item, int) for item in ids):
+                return [item for item in ids if isinstance(item, int)]
+    return None
+
+
+def _calibrated_words(target: Target, rng: np.random.Generator) -> TokenSource:
+    """Two probe requests give tokens per word and what the server's template adds."""
+    drawn = [WORDS[i] for i in rng.integers(0, len(WORDS), _POOL_WORDS)]
+    few, many = _usage(target, drawn[:_FEW]), _usage(target, drawn[:_MANY])
+    pool = Pool([word.encode() for word in drawn], sorted({word.encode() for word in drawn}), b" ")
+    if few is None or many is None or many <= few:
+        return TokenSource(pool, False, "prompts are text, one token a word assumed: the server does not count them")
+    per_word = (many - few) / (_MANY - _FEW)
+    extra = max(0, round(few - _FEW * per_word))
+    said = f"{per_word:.3f} tokens a word and {extra} added by the server, by its own count"
+    return TokenSource(pool, False, f"prompts are text, calibrated: {said}", extra, per_word)
+
+
+def _usage(target: Target, words: list[str]) -> int | None:
+    text = " ".join(words)
+    body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0.0}
+    body |= {"messages": [{"role": "user", "content": text}]} if target.endpoint == "chat" else {"prompt": text}
+    status, answer = _post(target, PATHS[target.endpoint], body)
+    if status != 200 or not isinstance(answer, dict):
+        return None
+    usage = answer.get("usage")
+    count = usage.get("prompt_tokens") if isinstance(usage, dict) else answer.get("tokens_evaluated")
+    return count if isinstance(count, int) else None
+
+
+def first_model(target: Target) -> str:
+    """The first name that /v1/models lists; raises EngineError where the server does not answer."""
+    status, answer = request(target, "GET", "/v1/models")
+    listed = answer.get("data") if isinstance(answer, dict) and status == 200 else None
+    if isinstance(listed, list) and listed and isinstance(listed[0], dict):
+        return str(listed[0].get("id", ""))
+    return ""
+
+
+def _post(target: Target, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    return request(target, "POST", path, json.dumps(body).encode())
+
+
+def request(target: Target, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    """Status and decoded JSON (None where it is none) of one plain request; EngineError where nothing answers."""
+    host, port, tls, base = target.address()
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    if target.api_key:
+        headers["Authorization"] = f"Bearer {target.api_key}"
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=tls_context(target))
+        if tls
+        else http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    )
+    try:
+        connection.request(method, base + path, body, headers)
+        response = connection.getresponse()
+        raw = response.read()
+        status = response.status
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(
+            f"no answer from {target.url}: {error or type(error).__name__}", hint="is the server up?"
+        ) from None
+    finally:
+        connection.close()
+    try:
+        return status, json.loads(raw)
+    except ValueError:
+        return status, None
+
+
+def tls_context(target: Target) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if not target.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,4 +1,4 @@
-"""A wrong request: exit 2, one line that says what was seen, one that says what is accepted, no traceback, no engine."""
+"""A wrong request: exit 2, a line that says what was seen, a line that says what is accepted, and no traceback."""
 
 import socket
 import struct

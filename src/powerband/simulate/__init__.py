@@ -1,1 +1,1 @@
-"""What would happen: a config and a workload in, a run out; pure and deterministic by seed."""
+"""What would happen: a step-time model, an engine's scheduler, and a simulator that gives the evidence of a run."""

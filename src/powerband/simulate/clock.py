@@ -1,0 +1,91 @@
+"""The step time folded into a few numbers, so that a simulation can ask for it millions of times."""
+
+import math
+
+from powerband.simulate.step_time import StepTime
+
+
+class Clock:
+    """``StepTime.seconds`` with factors multiplied in; equal to it to rounding (tests/unit/simulate/test_clock.py)."""
+
+    __slots__ = (
+        "_context",
+        "_decode",
+        "_experts",
+        "_hidden",
+        "_idle_share",
+        "_overhead",
+        "_pair",
+        "_per_step",
+        "_per_token",
+        "_prefill",
+        "_sampled",
+        "_sequence",
+        "_sliding",
+        "_state",
+        "_ubatch",
+        "_weights",
+        "_window",
+        "request_s",
+    )  # fmt: skip
+
+    def __init__(self, step: StepTime) -> None:
+        t = step.terms
+        overhead, weights, decode, prefill, sequence, context, pairs, communication, _ = step.factors
+        self._overhead = overhead * t.overhead_s
+        self._weights = weights * t.weight_s
+        self._experts = weights * t.expert_s
+        self._idle_share = 1.0 - t.expert_share
+        self._decode = decode * (t.decode_token_s + t.sampled_s)
+        self._prefill = prefill * t.prefill_token_s
+        self._sampled = prefill * t.sampled_s
+        self._sequence = sequence * t.sequence_s
+        self._context = context * t.context_token_s
+        self._sliding = context * t.sliding_token_s
+        self._window = t.window_tokens
+        self._state = context * t.state_s
+        self._pair = pairs * t.pair_s
+        self._per_step = communication * t.collective_s
+        self._per_token = communication * t.collective_token_s
+        self._hidden = 1.0 - t.overlap
+        self._ubatch = t.ubatch_tokens
+        self.request_s = step.request_s
+
+    def mixed_s(self, sequences: int, context: float, prefill: int, pairs: float, prompts: int) -> float:
+        """One step: ``sequences`` decode over ``context`` tokens, ``prefill`` prompt tokens end ``prompts`` prompts."""
+        tokens = sequences + prefill
+        passes = 1 if tokens <= self._ubatch else -(-tokens // self._ubatch)
+        weights = passes * self._weights
+        if self._experts:
+            weights += passes * self._experts * (1.0 - self._idle_share**tokens)
+        compute = sequences * self._decode + prefill * self._prefill + prompts * self._sampled
+        core = weights + self._hidden * compute if weights >= compute else compute + self._hidden * weights
+        sliding = min(context, sequences * self._window) * self._sliding
+        return (
+            self._overhead
+            + self._per_step
+            + core
+            + tokens * self._per_token
+            + (sequences + prompts) * self._sequence
+            + context * self._context
+            + sliding
+            + sequences * self._state
+            + pairs * self._pair
+        )
+
+    def decode_s(self, sequences: int, context: float) -> tuple[float, float]:
+        """The next pure decode step, and how much longer each one after it is (contexts grow by one token each)."""
+        first = self.mixed_s(sequences, context, 0, 0.0, 0)
+        if not self._sliding:
+            return first, sequences * self._context
+        return first, self.mixed_s(sequences, context + sequences, 0, 0.0, 0) - first
+
+
+def steps_until(wait_s: float, first_s: float, growth_s: float) -> int:
+    """The fewest steps, at least 1, that take ``wait_s``: k * first + growth * k * (k - 1) / 2 >= wait."""
+    if growth_s <= 0:
+        steps = math.ceil(wait_s / first_s - 1e-9) if first_s > 0 else 1
+    else:
+        b = first_s - growth_s / 2
+        steps = math.ceil((math.sqrt(b * b + 2 * growth_s * max(wait_s, 0.0)) - b) / growth_s - 1e-9)
+    return max(steps, 1)

@@ -1,0 +1,63 @@
+"""What an engine's scheduler allows in one step: slots, token budgets, memory."""
+
+from typing import Literal
+
+from powerband.records.config import EngineConfig
+from powerband.records.errors import RequestError
+from powerband.records.value import Record
+
+# continuous: a freed slot is refilled at the next step; static: prompts start only when nothing is generating.
+Batching = Literal["continuous", "static"]
+
+# vLLM's defaults for an OpenAI server on a large card (vllm/engine/arg_utils.py, V1); smaller cards use less.
+VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
+
+
+class Limits(Record):
+    """Limits of one step.
+
+    At most ``slots`` sequences run; a step holds at most ``batch_tokens``, one for each decoding sequence first, then
+    prompts in the order of admission, cut into chunks where ``chunked``. ``kv_tokens`` None: memory never binds.
+    ``slot_tokens``: the longest prompt plus answer that one sequence may hold; a longer one is refused.
+    """
+
+    slots: int
+    batch_tokens: int
+    batching: Batching = "continuous"
+    chunked: bool = True
+    kv_tokens: int | None = None
+    block_tokens: int = 1
+    slot_tokens: int | None = None
+
+
+def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
+    """The limits that a config's knobs set, with each engine's own defaults for those left out.
+
+    ``kv_tokens``: what the KV cache holds, by the ledger; llama.cpp divides ``n_ctx`` by its slots instead.
+    Raises RequestError for an engine whose scheduler is not modelled.
+    """
+    knobs = config.knobs
+    if config.engine == "llamacpp":
+        slots = max(1, int(knobs.get("n_parallel", 1)))
+        context = int(knobs.get("n_ctx", 0)) or None
+        batching: Batching = "continuous" if knobs.get("cont_batching", True) is not False else "static"
+        return Limits(
+            slots=slots,
+            batch_tokens=int(knobs.get("n_batch", 2048)),
+            batching=batching,
+            slot_tokens=None if context is None else context // slots,
+        )
+    if config.engine == "vllm":
+        return Limits(
+            slots=int(knobs.get("max_num_seqs", VLLM_SEQUENCES)),
+            batch_tokens=int(knobs.get("max_num_batched_tokens", VLLM_BATCHED_TOKENS)),
+            chunked=knobs.get("enable_chunked_prefill", True) is not False,
+            kv_tokens=kv_tokens,
+            block_tokens=int(knobs.get("block_size", VLLM_BLOCK)),
+            slot_tokens=int(knobs.get("max_model_len", 0)) or None,
+        )
+    if config.engine == "fake":
+        return Limits(slots=max(1, int(knobs.get("slots", knobs.get("n_parallel", 1)))), batch_tokens=1 << 20)
+    raise RequestError(
+        f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: llamacpp, vllm, fake"
+    )

@@ -1,0 +1,156 @@
+"""Time of one engine step as a function of what is in it, from the datasheet or calibrated by runs."""
+
+import math
+
+import msgspec
+
+from powerband.records.config import EngineConfig, Value
+from powerband.records.hardware import DeviceSpec
+from powerband.records.model import ModelSpec
+from powerband.records.value import Basis, Record
+from powerband.simulate.roofline import Terms, compute_terms
+
+# One calibrated factor each, in this order: measured seconds over datasheet seconds.
+FACTORS = (
+    "overhead",
+    "weights",
+    "decode_compute",
+    "prefill_compute",
+    "sequence",
+    "context",
+    "pairs",
+    "communication",
+    "request",
+)
+
+# How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
+# to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
+PRIOR_COMMON = {"gpu": 0.10, "cpu": 0.60}
+PRIOR_OWN = {
+    "gpu": (0.5, 0.12, 0.20, 0.20, 0.6, 0.3, 0.4, 0.5, 0.8),
+    "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.8),
+}
+PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
+UNSEEN_KNOB = 0.06  # more spread for each knob value that no calibrating run had
+
+
+class StepTime(Record):
+    """Seconds of a step: datasheet terms of one config, each times a factor with its covariance.
+
+    ``factors`` are 1 and ``basis`` is ``computed`` until runs calibrate them (then ``measured``); ``residual`` is the
+    relative error of a run's mean step that remains. ``at`` carries the factors over to another config.
+    """
+
+    model: ModelSpec
+    device: DeviceSpec
+    config: EngineConfig
+    terms: Terms
+    factors: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    residual: float
+    basis: Basis
+    runs: tuple[str, ...] = ()
+    seen: dict[str, tuple[Value, ...]] = msgspec.field(default_factory=dict)
+
+    def at(self, config: EngineConfig) -> "StepTime":
+        """The same machine with another config: the datasheet says how the terms change, the factors stay."""
+        terms = compute_terms(self.model, self.device, config)
+        return msgspec.structs.replace(self, config=config, terms=terms)
+
+    def scaled(self, ratio: float) -> "StepTime":
+        """Every term ``ratio`` times as long; used for the ends of an interval."""
+        return msgspec.structs.replace(self, factors=tuple(ratio * factor for factor in self.factors))
+
+    def parts(
+        self, *, sequences: int, context_tokens: float, prefill_tokens: int, pairs: float, sampled: int
+    ) -> tuple[float, ...]:
+        """Datasheet seconds of a step by factor, in the order of ``FACTORS`` (the last, per request, is 0 here).
+
+        ``sequences`` decode with ``context_tokens`` in all; ``prefill_tokens`` are prefilled, attending to ``pairs``
+        (query, key) pairs; ``sampled`` sequences emit a token. Parts times factors sum to the step.
+        """
+        t = self.terms
+        tokens = sequences + prefill_tokens
+        passes = -(-tokens // t.ubatch_tokens) if tokens else 0
+        weights = passes * t.weight_s + passes * t.expert_s * _hit_share(t.expert_share, tokens)
+        decode = sequences * (t.decode_token_s + t.sampled_s)
+        prefill = prefill_tokens * t.prefill_token_s + max(sampled - sequences, 0) * t.sampled_s
+        hidden = 1 - t.overlap
+        f = self.factors
+        if f[1] * weights >= f[2] * decode + f[3] * prefill:
+            decode, prefill = decode * hidden, prefill * hidden
+        else:
+            weights *= hidden
+        sliding = min(context_tokens, sequences * t.window_tokens) * t.sliding_token_s
+        return (
+            t.overhead_s if tokens else 0.0,
+            weights,
+            decode,
+            prefill,
+            sampled * t.sequence_s,
+            context_tokens * t.context_token_s + sliding + sequences * t.state_s,
+            pairs * t.pair_s,
+            t.collective_s + tokens * t.collective_token_s,
+            0.0,
+        )
+
+    def seconds(
+        self, *, sequences: int, context_tokens: float = 0.0, prefill_tokens: int = 0, prior_tokens: int = 0
+    ) -> float:
+        """Time of one step; a prefill of ``prefill_tokens`` follows ``prior_tokens`` already cached and samples."""
+        pairs = prefill_tokens * (prior_tokens + (prefill_tokens + 1) / 2)
+        sampled = sequences + (1 if prefill_tokens else 0)
+        parts = self.parts(
+            sequences=sequences,
+            context_tokens=context_tokens,
+            prefill_tokens=prefill_tokens,
+            pairs=pairs,
+            sampled=sampled,
+        )
+        return sum(factor * part for factor, part in zip(self.factors, parts, strict=True))
+
+    @property
+    def request_s(self) -> float:
+        """Host time of a request outside the steps: connection, tokenising, the first write."""
+        return self.factors[-1] * self.terms.request_s
+
+    def spread(self, parts: tuple[float, ...]) -> float:
+        """Relative standard deviation of a time made of ``parts``: of the factors, of the form, of unseen knobs."""
+        total = sum(factor * part for factor, part in zip(self.factors, parts, strict=True))
+        if total <= 0:
+            return 0.0
+        rows = zip(parts, self.covariance, strict=True)
+        variance = sum(a * sum(c * b for c, b in zip(row, parts, strict=True)) for a, row in rows)
+        unseen = sum(
+            1 for name, value in self.config.knobs.items() if self.seen and value not in self.seen.get(name, ())
+        )
+        return math.sqrt(max(variance, 0.0) / total**2 + self.residual**2 + unseen * UNSEEN_KNOB**2)
+
+
+def predict_from_datasheet(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> StepTime:
+    """The step time before anything was measured: the roofline with assumed efficiencies and a wide covariance."""
+    kind = "cpu" if device.kind == "cpu" else "gpu"
+    return StepTime(
+        model=model,
+        device=device,
+        config=config,
+        terms=compute_terms(model, device, config),
+        factors=(1.0,) * len(FACTORS),
+        covariance=prior_covariance(kind),
+        residual=PRIOR_RESIDUAL,
+        basis="computed",
+    )
+
+
+def prior_covariance(kind: str) -> tuple[tuple[float, ...], ...]:
+    """Covariance of the factors before calibration: a part that all share, and each term's own."""
+    common, own = PRIOR_COMMON[kind] ** 2, PRIOR_OWN[kind]
+    return tuple(
+        tuple(common + (own[row] ** 2 if row == column else 0.0) for column in range(len(own)))
+        for row in range(len(own))
+    )
+
+
+def _hit_share(expert_share: float, tokens: int) -> float:
+    """Expected share of experts that at least one of ``tokens`` is routed to, routing taken as uniform."""
+    return 1.0 - (1.0 - expert_share) ** tokens if expert_share < 1 else 1.0

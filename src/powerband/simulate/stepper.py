@@ -1,0 +1,270 @@
+"""The discrete-event core: requests wait, are prefilled, decode and finish; equal steps are taken at once."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence as SequenceOf
+
+from powerband.records.workload import RequestSpec
+from powerband.simulate.blocks import BlockPool
+from powerband.simulate.clock import Clock, steps_until
+from powerband.simulate.scheduler import Limits
+
+
+class Sequence:
+    """A request in the engine; ``prompt`` grows when a preempted sequence has to be computed again."""
+
+    __slots__ = ("cached", "emitted", "finish_step", "index", "joined_step", "output", "prompt")
+
+    def __init__(self, index: int, prompt: int, output: int) -> None:
+        self.index = index
+        self.prompt = prompt
+        self.output = output
+        self.cached = 0  # prompt tokens already in the cache
+        self.emitted = 0  # tokens given before the present stretch of decoding
+        self.joined_step = -1  # step that gave the first token of the present stretch; -1: not decoding
+        self.finish_step = -1
+
+
+class Stepper:
+    """Runs a workload to its end or ``deadline_s``; times are float seconds, steps are counted from 1.
+
+    A token is given at the end of a step. ``stretches[i]`` lists (first step, tokens) of request i; the ``segment_*``
+    lists say when each step ended: runs of equal composition as (steps before, start time, first duration, growth).
+    """
+
+    def __init__(
+        self,
+        requests: SequenceOf[RequestSpec],
+        concurrency: int | None,
+        clock: Clock,
+        limits: Limits,
+        deadline_s: float,
+    ) -> None:
+        self.requests = requests
+        self.clock = clock
+        self.limits = limits
+        self.deadline_s = deadline_s
+        self.now = 0.0
+        self.step = 0
+        self.arrived_s: list[float] = [math.nan] * len(requests)
+        self.stretches: list[tuple[tuple[int, int], ...]] = [()] * len(requests)
+        self.refused: set[int] = set()
+        self.preemptions = 0
+        self.segment_step: list[int] = []
+        self.segment_s: list[float] = []
+        self.segment_first_s: list[float] = []
+        self.segment_growth_s: list[float] = []
+        self._closed = concurrency is not None
+        self._pending: deque[tuple[float, int]] = deque()
+        self._unsent = deque(range(len(requests)))
+        self._waiting: deque[Sequence] = deque()
+        self._prefilling: deque[Sequence] = deque()
+        self._ends: list[tuple[int, int, Sequence]] = []
+        self._decoding = 0
+        self._context = 0  # tokens that the next decode step attends to, over all decoding sequences
+        self._order: dict[int, Sequence] = {}  # running, in order of admission; kept only where blocks can run out
+        self._pool = self._make_pool()
+        for _ in range(len(requests) if concurrency is None else concurrency):
+            self._send_next()
+
+    def run(self) -> None:
+        while self.now < self.deadline_s:
+            self._admit()
+            free_tokens = self.limits.batch_tokens - self._decoding
+            may_prefill = self._prefilling and free_tokens > 0
+            if may_prefill and (self.limits.batching == "continuous" or not self._decoding):
+                self._mixed_step(free_tokens)
+            elif self._decoding:
+                self._decode_steps()
+            elif self._pending:
+                self.now = max(self.now, self._pending[0][0])
+            else:
+                break
+
+    def _make_pool(self) -> BlockPool | None:
+        if self.limits.kv_tokens is None:
+            return None
+        return BlockPool(self.limits.kv_tokens // self.limits.block_tokens, self.limits.block_tokens)
+
+    def _send_next(self) -> None:
+        """Schedule the next request: at its own time, or now where the loop is closed."""
+        if not self._unsent:
+            return
+        index = self._unsent.popleft()
+        at_s = self.now if self._closed else self.requests[index].offset_ns * 1e-9
+        self.arrived_s[index] = at_s
+        self._pending.append((at_s + self.clock.request_s, index))
+
+    def _admit(self) -> None:
+        pending, waiting = self._pending, self._waiting
+        while pending and pending[0][0] <= self.now:
+            index = pending.popleft()[1]
+            spec = self.requests[index]
+            if self._never_fits(spec.input_tokens + spec.output_tokens):
+                self.refused.add(index)
+                if self._closed:
+                    self._send_next()
+                continue
+            waiting.append(Sequence(index, max(spec.input_tokens, 1), max(spec.output_tokens, 1)))
+        if not waiting or (self._decoding and self.limits.batching == "static"):
+            return
+        while waiting and self._decoding + len(self._prefilling) < self.limits.slots:
+            sequence = waiting.popleft()
+            self._prefilling.append(sequence)
+            if self._pool is not None:
+                self._order[sequence.index] = sequence
+
+    def _never_fits(self, tokens: int) -> bool:
+        slot, kv = self.limits.slot_tokens, self.limits.kv_tokens
+        return (slot is not None and tokens > slot) or (kv is not None and tokens > kv)
+
+    def _mixed_step(self, free_tokens: int) -> None:
+        """One step that holds prompt tokens beside one token of each decoding sequence."""
+        growth = 0
+        if self._pool is not None:  # the running sequences take their blocks first
+            self._make_room()
+            free_tokens = self.limits.batch_tokens - self._decoding
+            growth = self._pool.growth(self.step, 1)
+            self._pool.free -= growth
+        sequences = self._decoding
+        tokens, pairs, done = self._take_prompts(free_tokens)
+        if not tokens:  # no blocks for the next prompt: only the end of a running sequence can change that
+            if self._pool is not None:
+                self._pool.free += growth
+            self._decode_steps()
+            return
+        duration = self.clock.mixed_s(sequences, self._context, tokens, pairs, len(done))
+        self._record(duration, 0.0)
+        self.now += duration
+        self.step += 1
+        self._context += sequences
+        for sequence in done:
+            self._join(sequence)
+        self._finish_due()
+
+    def _take_prompts(self, free_tokens: int) -> tuple[int, float, list[Sequence]]:
+        """Prompt tokens of this step, the (query, key) pairs they attend to, and the prompts it completes."""
+        tokens = 0
+        pairs = 0.0
+        done: list[Sequence] = []
+        prefilling, pool = self._prefilling, self._pool
+        while prefilling and free_tokens > 0:
+            sequence = prefilling[0]
+            left = sequence.prompt - sequence.cached
+            take = left if left <= free_tokens else free_tokens
+            if take < left and not self.limits.chunked and tokens + self._decoding:
+                break  # a whole prompt or none
+            if pool is not None and not sequence.cached and not pool.extend(0, sequence.prompt):
+                break  # blocks for the whole prompt or none
+            pairs += take * (sequence.cached + (take + 1) / 2)
+            tokens += take
+            free_tokens -= take
+            sequence.cached += take
+            if take < left:
+                break
+            done.append(prefilling.popleft())
+        return tokens, pairs, done
+
+    def _join(self, sequence: Sequence) -> None:
+        """A prompt was completed: its next token came with this step, and it decodes from the next one on."""
+        left = sequence.output - sequence.emitted
+        sequence.joined_step = self.step
+        sequence.finish_step = self.step + left - 1
+        self._decoding += 1
+        self._context += sequence.prompt + 1
+        if self._pool is not None:
+            self._pool.join(sequence.prompt, self.step)
+        heapq.heappush(self._ends, (sequence.finish_step, sequence.index, sequence))
+
+    def _decode_steps(self) -> None:
+        """As many equal decode steps as pass before anything changes."""
+        if self._pool is not None:
+            self._make_room()
+        if not self._decoding:
+            return
+        first_s, growth_s = self.clock.decode_s(self._decoding, self._context)
+        self._drop_stale_ends()
+        steps = self._ends[0][0] - self.step
+        if self._pending and self._could_admit():
+            steps = min(steps, steps_until(self._pending[0][0] - self.now, first_s, growth_s))
+        if self.deadline_s < math.inf:
+            steps = min(steps, steps_until(self.deadline_s - self.now, first_s, growth_s))
+        if self._pool is not None:
+            steps = min(steps, self._pool.steps_within(self.step))
+            self._pool.advance(self.step, steps)
+        self._record(first_s, growth_s)
+        self.now += steps * first_s + growth_s * (steps * (steps - 1) / 2)
+        self.step += steps
+        self._context += steps * self._decoding
+        self._finish_due()
+
+    def _could_admit(self) -> bool:
+        return self.limits.batching == "continuous" and self._decoding + len(self._prefilling) < self.limits.slots
+
+    def _record(self, first_s: float, growth_s: float) -> None:
+        self.segment_step.append(self.step)
+        self.segment_s.append(self.now)
+        self.segment_first_s.append(first_s)
+        self.segment_growth_s.append(growth_s)
+
+    def _finish_due(self) -> None:
+        ends, step = self._ends, self.step
+        while ends and ends[0][0] <= step:
+            end, _, sequence = heapq.heappop(ends)
+            if sequence.joined_step < 0 or sequence.finish_step != end:
+                continue  # it was preempted after this end was foreseen
+            self._stop_decoding(sequence)
+            if self._pool is not None:
+                self._pool.release(self._cached_tokens(sequence))
+                del self._order[sequence.index]
+            sequence.joined_step = -1
+            if self._closed:
+                self._send_next()
+
+    def _drop_stale_ends(self) -> None:
+        ends = self._ends
+        while ends[0][2].joined_step < 0 or ends[0][2].finish_step != ends[0][0]:
+            heapq.heappop(ends)
+
+    def _cached_tokens(self, sequence: Sequence) -> int:
+        """Tokens in the cache: the prompt and every token given but the last, which has not been fed back yet."""
+        return sequence.prompt + self.step - sequence.joined_step
+
+    def _stop_decoding(self, sequence: Sequence) -> None:
+        tokens = self.step - sequence.joined_step + 1
+        self.stretches[sequence.index] += ((sequence.joined_step, tokens),)
+        sequence.emitted += tokens
+        self._decoding -= 1
+        self._context -= self._cached_tokens(sequence) + 1
+        if self._pool is not None:
+            self._pool.leave(self._cached_tokens(sequence), self.step)
+
+    def _make_room(self) -> None:
+        """Preempt the youngest sequences until every decoding one can take its next token."""
+        assert self._pool is not None
+        while self._decoding and self._pool.growth(self.step, 1) > self._pool.free:
+            self._preempt_youngest()
+
+    def _preempt_youngest(self) -> None:
+        """Give up the blocks of the last admitted sequence; it waits first in line and computes everything again."""
+        assert self._pool is not None
+        _, sequence = self._order.popitem()
+        self.preemptions += int(sequence.cached > 0)
+        if sequence.joined_step >= 0:
+            self._pool.release(self._cached_tokens(sequence))
+            self._stop_decoding(sequence)
+            sequence.joined_step = -1
+            sequence.prompt = self.requests[sequence.index].input_tokens + sequence.emitted
+        else:
+            self._pool.release(sequence.prompt if sequence.cached else 0)
+            self._prefilling.remove(sequence)
+        sequence.cached = 0
+        self._waiting.appendleft(sequence)
+
+    def close(self) -> None:
+        """Count the tokens that unfinished sequences had given when the run was cut off."""
+        for _, _, sequence in self._ends:
+            if sequence.joined_step >= 0:
+                self._stop_decoding(sequence)
+                sequence.joined_step = -1

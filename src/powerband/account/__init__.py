@@ -1,1 +1,1 @@
-"""Where the bytes go: model, device and config in, ledger out; pure arithmetic."""
+"""Where the bytes go: what a model, an engine and its settings need of a device's memory. Pure: no I/O."""

@@ -32,6 +32,19 @@ PRIOR_OWN = {
 }
 PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
 UNSEEN_KNOB = 0.06  # more spread for each knob value that no calibrating run had
+# These bound the batch, which the simulator follows; they do not change what a step of given content costs.
+SCHEDULER_KNOBS = frozenset(
+    {
+        "n_parallel",
+        "n_ctx",
+        "n_batch",
+        "cont_batching",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "slots",
+    }
+)
 
 
 class StepTime(Record):
@@ -122,7 +135,8 @@ class StepTime(Record):
         rows = zip(parts, self.covariance, strict=True)
         variance = sum(a * sum(c * b for c, b in zip(row, parts, strict=True)) for a, row in rows)
         unseen = sum(
-            1 for name, value in self.config.knobs.items() if self.seen and value not in self.seen.get(name, ())
+            self.runs != () and name not in SCHEDULER_KNOBS and value not in self.seen.get(name, ())
+            for name, value in self.config.knobs.items()
         )
         return math.sqrt(max(variance, 0.0) / total**2 + self.residual**2 + unseen * UNSEEN_KNOB**2)
 

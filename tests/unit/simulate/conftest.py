@@ -72,3 +72,38 @@ def workload_of() -> Callable[..., Workload]:
         return Workload(requests=specs, source="made up for the test", concurrency=concurrency)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def llama_8b() -> ModelSpec:
+    """Llama 3 8B by its published shape."""
+    return ModelSpec(
+        name="llama-3-8b",
+        architecture="LlamaForCausalLM",
+        layers=(LayerGroup(count=32, kind="attention", kv_heads=8, head_dim=128),),
+        hidden=4096,
+        heads=32,
+        vocab=128_256,
+        parameters=8_030_261_248,
+        active_parameters=8_030_261_248,
+        weight_bytes=16_060_522_496,
+        weight_dtype="bf16",
+        basis="computed",
+        context_tokens=8192,
+        intermediate=14_336,
+    )
+
+
+@pytest.fixture(scope="session")
+def h100() -> DeviceSpec:
+    """H100 SXM by its datasheet: 3.35 TB/s, 989 TFLOP/s dense bf16."""
+    return DeviceSpec(
+        name="h100",
+        vendor="nvidia",
+        kind="gpu",
+        memory_bytes=80 << 30,
+        bandwidth_bytes_per_s=3.35e12,
+        flops_per_s={"bf16": 989e12},
+        source="NVIDIA H100 datasheet",
+        link_bytes_per_s=450e9,
+    )

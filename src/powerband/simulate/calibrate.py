@@ -1,0 +1,143 @@
+"""Fit a step time to runs: non-negative robust least squares, drawn to the datasheet where the runs say nothing."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from powerband.records.config import Value
+from powerband.records.run import Contention, Run
+from powerband.simulate.observe import Observed, observe_steps
+from powerband.simulate.scheduler import limits_of
+from powerband.simulate.step_time import FACTORS, PRIOR_RESIDUAL, StepTime
+
+ROW_NOISE = 0.10  # relative spread of one observed window (timer, HTTP, neighbours); Huber bends at 1.5 of it
+EFFECTIVE_ROWS = 40  # windows of one run share its conditions: more of them than this add no certainty
+LEAST_FACTOR = 0.02
+PRIOR_RUNS = 2.0  # the assumed residual weighs as much as this many runs
+
+Array = NDArray[np.float64]
+
+
+def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
+    """The step time that explains the runs' gaps between tokens, each run at its own config.
+
+    One run at batch 1 fixes what a lone sequence costs; how the cost grows with the batch then still comes from
+    ``prior``, and the covariance says so. Runs on contended hosts, and runs without usable gaps, are passed over; with
+    none left ``prior`` is returned as it is.
+    """
+    rows: list[tuple[Observed, StepTime, float]] = []
+    used: list[Run] = []
+    bounds: list[int] = [0]
+    for run in runs:
+        if isinstance(run.contention, Contention) and run.contention.contended:
+            continue
+        limits = limits_of(run.config)
+        seen = observe_steps(run, limits.batch_tokens)
+        if not seen:
+            continue
+        here = prior.at(run.config)
+        weight = min(1.0, EFFECTIVE_ROWS / len(seen))
+        rows += [(row, here, weight) for row in seen]
+        used.append(run)
+        bounds.append(len(rows))
+    if not rows:
+        return prior
+    factors, covariance, errors = _solve(rows, prior, [limits_of(run.config).batch_tokens for run in used], bounds)
+    return msgspec.structs.replace(
+        prior,
+        factors=tuple(factors.tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        residual=_residual(errors, bounds),
+        basis="measured",
+        runs=tuple(run.run_id for run in used),
+        seen=_knob_values(used),
+    )
+
+
+def _solve(
+    rows: list[tuple[Observed, StepTime, float]], prior: StepTime, budgets: list[int], bounds: list[int]
+) -> tuple[Array, Array, Array]:
+    """Factors, their covariance, and the relative error of each row that is left."""
+    start = np.array(prior.factors)
+    precision: Array = np.linalg.inv(np.array(prior.covariance, dtype=np.float64))
+    budget_of = np.repeat(budgets, np.diff(bounds)).tolist()
+    base = np.array([weight for _, _, weight in rows]) / ROW_NOISE**2
+    factors = start.copy()
+    weights = base.copy()
+    relative = np.zeros((len(rows), len(FACTORS)))
+    for _ in range(8):  # which side of the roofline binds, and which rows are outliers, depends on the factors
+        relative = np.array(
+            [
+                _row_parts(row, _with(step, factors), budget) / row.seconds
+                for (row, step, _), budget in zip(rows, budget_of, strict=True)
+            ]
+        )
+        hessian = relative.T @ (weights[:, None] * relative) + precision
+        target = relative.T @ weights + precision @ start
+        factors = _non_negative(hessian, target, factors)
+        errors = np.abs(relative @ factors - 1.0)
+        weights = base * np.minimum(1.0, 1.5 * ROW_NOISE / np.maximum(errors, 1e-9))
+    covariance: Array = np.linalg.inv(relative.T @ (weights[:, None] * relative) + precision)
+    left: Array = relative @ factors - 1.0
+    return factors, covariance, left
+
+
+def _with(step: StepTime, factors: Array) -> StepTime:
+    return msgspec.structs.replace(step, factors=tuple(factors.tolist()))
+
+
+def _row_parts(row: Observed, step: StepTime, budget: int) -> Array:
+    """Datasheet seconds of a row by factor; a prompt longer than the budget is the steps it takes."""
+    total = np.zeros(len(FACTORS))
+    left, cached = row.prefill_tokens, 0
+    while True:
+        take = min(left, budget - row.sequences)
+        left -= take
+        total += step.parts(
+            sequences=row.sequences,
+            context_tokens=row.context_tokens,
+            prefill_tokens=take,
+            pairs=take * (cached + (take + 1) / 2),
+            sampled=row.sequences + (1 if take and not left else 0),
+        )
+        cached += take
+        if left <= 0:
+            break
+    total *= row.steps
+    total[-1] = row.requests * step.terms.request_s
+    return total
+
+
+def _non_negative(hessian: Array, target: Array, start: Array) -> Array:
+    """Minimise f'Hf/2 - t'f with every f at least LEAST_FACTOR, by coordinate descent (H is positive definite)."""
+    factors = np.maximum(start, LEAST_FACTOR)
+    for _ in range(500):
+        largest = 0.0
+        for i in range(len(factors)):
+            best = factors[i] + (target[i] - hessian[i] @ factors) / hessian[i, i]
+            new = max(best, LEAST_FACTOR)
+            largest = max(largest, abs(new - factors[i]))
+            factors[i] = new
+        if largest < 1e-9:
+            break
+    return factors
+
+
+def _residual(errors: Array, bounds: list[int]) -> float:
+    """Spread of the runs' mean errors, with the assumed one as if seen in PRIOR_RUNS runs."""
+    means = [float(np.median(errors[low:high])) for low, high in pairwise(bounds)]
+    total = PRIOR_RUNS * PRIOR_RESIDUAL**2 + sum(mean**2 for mean in means)
+    return float(np.sqrt(total / (PRIOR_RUNS + len(means))))
+
+
+def _knob_values(runs: Sequence[Run]) -> dict[str, tuple[Value, ...]]:
+    seen: dict[str, list[Value]] = {}
+    for run in runs:
+        for name, value in run.config.knobs.items():
+            values = seen.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    return {name: tuple(values) for name, values in seen.items()}

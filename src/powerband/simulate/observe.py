@@ -1,0 +1,185 @@
+"""Steps as they can be seen from outside: what each gap between tokens held, read from a run's traces."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from powerband.records.request import RequestTrace
+from powerband.records.run import Run
+from powerband.records.units import NS_PER_S
+from powerband.records.value import Record
+
+# A row may not stand for more than this: longer windows mix what they should tell apart.
+WINDOW_STEPS = 40
+# A first token this near (as a share of the wait) to another's came with the same step.
+SAME_STEP = 0.1
+
+Array = NDArray[np.float64]
+
+
+class Observed(Record):
+    """``steps`` equal steps that took ``seconds`` in all, and what each held; ``requests``: request overheads in it."""
+
+    seconds: float
+    steps: int
+    sequences: int
+    context_tokens: float
+    prefill_tokens: int = 0
+    requests: int = 0
+
+
+def observe_steps(run: Run, batch_tokens: int) -> list[Observed]:
+    """Decode steps, steps that also held a prompt, and prompts processed alone; what cannot be told apart is left out.
+
+    Every generating sequence gives one token a step, so the gaps of one sequence are the engine's steps. A prompt
+    whose first token comes with the end of a gap was in that gap. ``batch_tokens``: prompt tokens a step can hold;
+    gaps with more than that are skipped, since the prompt spread over several.
+    """
+    traces = [trace for trace in run.traces if trace.t_chunks_ns]
+    if not traces:
+        return []
+    timeline = _Timeline(traces)
+    rows = _from_gaps(timeline, traces, batch_tokens)
+    return rows + _prompts_alone(timeline, traces)
+
+
+class _Timeline:
+    """Counts over all requests at any instant, by cumulative sums."""
+
+    def __init__(self, traces: Sequence[RequestTrace]) -> None:
+        self.first = np.array([trace.t_chunks_ns[0] for trace in traces], dtype=np.float64)
+        self.last = np.array([trace.t_chunks_ns[-1] for trace in traces], dtype=np.float64)
+        prompt = np.array([trace.input_tokens for trace in traces], dtype=np.float64)
+        output = np.array([trace.output_tokens for trace in traces], dtype=np.float64)
+        by_first, by_last = np.argsort(self.first), np.argsort(self.last)
+        self.firsts, self.lasts = self.first[by_first], self.last[by_last]
+        self._prompts_begun = _running_sum(prompt[by_first])
+        self._prompts_ended = _running_sum((prompt + output)[by_last])
+        times = np.array([t for trace in traces for t in trace.t_chunks_ns], dtype=np.float64)
+        tokens = np.array([n for trace in traces for n in trace.chunk_tokens], dtype=np.float64)
+        order = np.argsort(times, kind="stable")
+        self._times, self._tokens = times[order], _running_sum(tokens[order])
+
+    def decoding(self, at: Array) -> Array:
+        active = np.searchsorted(self.firsts, at) - np.searchsorted(self.lasts, at)
+        return active.astype(np.float64)
+
+    def context(self, at: Array) -> Array:
+        """Prompt and given tokens of the sequences that are decoding."""
+        held: Array = (
+            self._prompts_begun[np.searchsorted(self.firsts, at)]
+            + self._tokens[np.searchsorted(self._times, at)]
+            - self._prompts_ended[np.searchsorted(self.lasts, at)]
+        )
+        return held
+
+    def prompts_between(self, low: Array, high: Array) -> Array:
+        begun = self._prompts_begun
+        done: Array = begun[np.searchsorted(self.firsts, high)] - begun[np.searchsorted(self.firsts, low)]
+        return done
+
+
+def _running_sum(values: Array) -> Array:
+    total: Array = np.concatenate([[0.0], np.cumsum(values)])
+    return total
+
+
+def _from_gaps(timeline: _Timeline, traces: Sequence[RequestTrace], batch_tokens: int) -> list[Observed]:
+    rows: list[Observed] = []
+    for trace in _covering(traces):
+        times = np.array(trace.t_chunks_ns, dtype=np.float64)
+        if len(times) < 2:
+            continue
+        tokens = np.array(trace.chunk_tokens[1:], dtype=np.int64)
+        middle = (times[:-1] + times[1:]) / 2
+        next_middle = np.append(middle[1:], times[-1] + (times[-1] - middle[-1]))
+        sequences = timeline.decoding(middle)
+        prefill = timeline.prompts_between(middle, next_middle)
+        context = timeline.context(middle)
+        gaps = (times[1:] - times[:-1]) / NS_PER_S
+        # A chunk of several tokens is usable only where nothing came or went while it was made.
+        steady = (tokens == 1) | (
+            (timeline.decoding(times[:-1] + 1) == timeline.decoding(times[1:] - 1)) & (prefill == 0)
+        )
+        usable = steady & (prefill + sequences <= batch_tokens) & (gaps > 0) & (sequences > 0)
+        crowded = prefill + sequences > batch_tokens
+        usable[:-1] &= ~crowded[1:]  # the gap before may hold the first part of a long prompt
+        rows += _windows(gaps, tokens, sequences, context, prefill, usable)
+    return rows
+
+
+def _covering(traces: Sequence[RequestTrace]) -> list[RequestTrace]:
+    """Few sequences that together cover the time, so that no step is counted once for every sequence in it."""
+    chosen: list[RequestTrace] = []
+    reached = -1
+    for trace in sorted(traces, key=lambda trace: (trace.t_chunks_ns[0], -trace.t_chunks_ns[-1])):
+        if trace.t_chunks_ns[-1] > reached:
+            chosen.append(trace)
+            reached = trace.t_chunks_ns[-1]
+    return chosen
+
+
+def _windows(
+    gaps: Array,
+    tokens: NDArray[np.int64],
+    sequences: Array,
+    context: Array,
+    prefill: Array,
+    usable: NDArray[np.bool_],
+) -> list[Observed]:
+    """Neighbouring decode gaps of equal batch as one row (timer noise cancels); a gap with a prompt is its own row."""
+    rows: list[Observed] = []
+    start = 0
+    while start < len(gaps):
+        end = start + 1
+        if usable[start] and prefill[start] == 0:
+            while (
+                end < len(gaps)
+                and end - start < WINDOW_STEPS
+                and usable[end]
+                and prefill[end] == 0
+                and sequences[end] == sequences[start]
+            ):
+                end += 1
+        if usable[start]:
+            part = slice(start, end)
+            rows.append(
+                Observed(
+                    seconds=float(gaps[part].sum()),
+                    steps=int(tokens[part].sum()),
+                    sequences=int(sequences[start]),
+                    context_tokens=float(context[part].mean()),
+                    prefill_tokens=int(prefill[start]),
+                )
+            )
+        start = end
+    return rows
+
+
+def _prompts_alone(timeline: _Timeline, traces: Sequence[RequestTrace]) -> list[Observed]:
+    """Prompts during which nothing was decoding: from the send, or from the end of what ran before, to the token."""
+    rows = []
+    first_ns = [trace.t_chunks_ns[0] for trace in traces]
+    before = timeline.decoding(np.array(first_ns, dtype=np.float64) - 1)
+    for trace, running in zip(traces, before.tolist(), strict=True):
+        first = trace.t_chunks_ns[0]
+        sent = trace.t_sched_ns if trace.t_send_ns is None else trace.t_send_ns
+        ended = timeline.lasts[np.searchsorted(timeline.lasts, first) - 1] if timeline.lasts[0] < first else -1.0
+        if running > 0 or timeline.decoding(np.array([max(sent, ended) + 1.0]))[0] > 0:
+            continue
+        wait = first - max(sent, ended)
+        near = np.abs(timeline.first - first) < SAME_STEP * wait
+        if wait <= 0 or near.sum() != 1:
+            continue
+        rows.append(
+            Observed(
+                seconds=wait / NS_PER_S,
+                steps=1,
+                sequences=0,
+                context_tokens=0.0,
+                prefill_tokens=trace.input_tokens,
+                requests=int(sent >= ended),
+            )
+        )
+    return rows

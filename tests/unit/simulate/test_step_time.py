@@ -1,0 +1,82 @@
+"""The datasheet roofline against hand arithmetic, and how knobs move it."""
+
+import pytest
+
+from powerband.records.config import EngineConfig
+from powerband.records.hardware import DeviceSpec
+from powerband.records.model import ModelSpec
+from powerband.simulate.roofline import CPU, GPU, compute_terms
+from powerband.simulate.step_time import FACTORS, predict_from_datasheet
+
+VLLM = EngineConfig(engine="vllm", model="llama")
+LLAMACPP = EngineConfig(engine="llamacpp", model="llama", knobs={"n_ubatch": 512})
+
+
+def cpu_of(device: DeviceSpec) -> DeviceSpec:
+    return DeviceSpec(
+        name="cpu",
+        vendor="x",
+        kind="cpu",
+        memory_bytes=device.memory_bytes,
+        bandwidth_bytes_per_s=20e9,
+        flops_per_s={"fp32": 2e11},
+        source="made up for the test",
+        cores=4,
+    )
+
+
+def test_llama_8b_weights_and_kv_by_hand(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    terms = compute_terms(llama_8b, h100, VLLM)
+    # Read each step: all parameters but the input embedding (4096 x 128,256), 2 bytes each, at 3.35 TB/s x efficiency.
+    read = 2 * (8_030_261_248 - 4096 * 128_256)
+    assert terms.weight_s == pytest.approx(read / (3.35e12 * GPU.bandwidth), rel=1e-3)
+    # KV of one token: K and V x 32 layers x 8 heads x 128 x 2 bytes = 131,072 bytes.
+    assert terms.context_token_s == pytest.approx(131_072 / (3.35e12 * GPU.bandwidth), rel=1e-9)
+    # Attention: 2 matmuls x 2 FLOPs x 32 heads x 128 x 32 layers = 524,288 FLOPs a pair.
+    assert terms.pair_s == pytest.approx(524_288 / (989e12 * GPU.attention), rel=1e-9)
+
+
+def test_tensor_parallel_divides_weights_and_adds_collectives(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    one = compute_terms(llama_8b, h100, VLLM)
+    four = compute_terms(llama_8b, h100, VLLM.replace(tensor_parallel_size=4))
+    sixteen = compute_terms(llama_8b, h100, VLLM.replace(tensor_parallel_size=16))
+    assert four.weight_s == pytest.approx(one.weight_s / 4)
+    assert four.context_token_s == pytest.approx(one.context_token_s / 4)
+    assert sixteen.context_token_s == pytest.approx(one.context_token_s / 8)  # 8 KV heads: the rest are copies
+    assert (one.collective_s, one.collective_token_s) == (0.0, 0.0)
+    assert four.collective_s > 0
+    # Ring all-reduce: 2 a layer x 32 layers x 4096 values x 2 bytes x 2 x 3/4, over 450 GB/s.
+    assert four.collective_token_s == pytest.approx(2 * 32 * 4096 * 2 * 1.5 / 450e9)
+
+
+def test_kv_dtype_scales_the_context_term(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    wide = compute_terms(llama_8b, h100, VLLM).context_token_s
+    assert compute_terms(llama_8b, h100, VLLM.replace(kv_cache_dtype="fp8")).context_token_s == wide / 2
+    q8 = LLAMACPP.replace(cache_type_k="q8_0", cache_type_v="q8_0")  # 34 bytes hold 32 values
+    assert compute_terms(llama_8b, h100, q8).context_token_s == pytest.approx(wide * 34 / 64)
+
+
+def test_threads_share_a_cpu_and_collapse_beyond_its_cores(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    cpu = cpu_of(h100)
+    all_cores = compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=4))
+    assert compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=1)).weight_s == pytest.approx(4 * all_cores.weight_s)
+    assert compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=8)).weight_s > 5 * all_cores.weight_s
+    assert all_cores.weight_s > 15e9 / (20e9 * CPU.bandwidth)
+
+
+def test_small_ubatch_reads_the_weights_more_often(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    wide = predict_from_datasheet(llama_8b, h100, LLAMACPP)
+    narrow = wide.at(LLAMACPP.replace(n_ubatch=64))
+    weights = FACTORS.index("weights")
+    parts = {"sequences": 0, "context_tokens": 0.0, "prefill_tokens": 512, "pairs": 0.0, "sampled": 1}
+    hidden = 1 - wide.terms.overlap  # compute-bound at 512 tokens in one pass
+    assert wide.parts(**parts)[weights] == pytest.approx(hidden * wide.terms.weight_s)  # type: ignore[arg-type]
+    assert narrow.parts(**parts)[weights] == pytest.approx(8 * wide.terms.weight_s)  # type: ignore[arg-type]
+
+
+def test_seconds_grow_with_batch_context_and_prompt(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    step = predict_from_datasheet(llama_8b, h100, VLLM)
+    assert step.seconds(sequences=8) < step.seconds(sequences=64) < step.seconds(sequences=64, context_tokens=64_000)
+    assert step.seconds(sequences=64) < step.seconds(sequences=64, prefill_tokens=512)
+    # One pass over 15 GB takes 5.5 ms at the assumed bandwidth; 64 sequences must not cost 64 times one.
+    assert step.seconds(sequences=64) < 2 * step.seconds(sequences=1)

@@ -21,7 +21,7 @@ class Knob(Record):
     """
 
     name: str
-    kind: Literal["int", "float", "bool", "choice"]
+    kind: Literal["int", "float", "bool", "choice", "text"]
     help: str
     naive: Value
     grid: tuple[Value, ...] = ()
@@ -43,6 +43,8 @@ class Knob(Record):
         if self.kind == "choice":
             if word not in self.choices:
                 raise unknown_name(f"value for knob {self.name}", word, self.choices)
+            return word
+        if self.kind == "text":
             return word
         try:
             number: int | float = int(word) if self.kind == "int" else float(word)

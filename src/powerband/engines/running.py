@@ -1,0 +1,75 @@
+"""A server that answers at a url: what every adapter hands back."""
+
+from collections.abc import Callable
+
+from powerband.engines.process import ServerProcess
+from powerband.probes.engine_metrics import missing_sample, to_sample
+from powerband.probes.http import HttpError, read_page
+from powerband.records.config import Effective, Value
+from powerband.records.errors import PowerbandError
+from powerband.records.sample import EngineSample
+from powerband.records.value import Missing
+
+_SCRAPE_TIMEOUT_S = 2.0  # llama.cpp answers /metrics between two steps, so a long prompt holds it up
+
+
+class Running:
+    """Implements RunningEngine; ``process`` is None where the server is somebody else's.
+
+    ``read_effective`` is called when asked for; an error in it becomes Missing with its message.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model_id: str,
+        version: str,
+        process: ServerProcess | None = None,
+        startup_s: float = 0.0,
+        api_key: str = "",
+        read_effective: Callable[[], Effective | Missing],
+    ) -> None:
+        self.url, self.model_id, self.version, self.startup_s = url, model_id, version, startup_s
+        self.pid = None if process is None else process.pid
+        self._process, self._api_key, self._read_effective = process, api_key, read_effective
+
+    def effective(self) -> Effective | Missing:
+        try:
+            return self._read_effective()
+        except PowerbandError as error:
+            return Missing(missing=error.message)
+
+    def sample(self, t_ns: int) -> EngineSample:
+        try:
+            reply = read_page(self.url + "/metrics", timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key)
+        except HttpError as error:
+            return missing_sample(error.message, t_ns)
+        if reply.status != 200:
+            return missing_sample(f"/metrics answered HTTP {reply.status}", t_ns)
+        return to_sample(reply.text, t_ns)
+
+    def alive(self) -> bool:
+        if self._process is not None:
+            return self._process.alive()
+        try:
+            return read_page(self.url + "/v1/models", timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key).status < 500
+        except HttpError:
+            return False
+
+    def log_tail(self, lines: int = 20) -> tuple[str, ...]:
+        return () if self._process is None else self._process.log_tail(lines)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+
+def compare_settings(asked: dict[str, Value], runs: dict[str, Value], source: str) -> Effective:
+    """``runs`` as Effective, with every asked knob that runs differently; one that cannot be read back is left out."""
+    differs = {
+        name: f"asked {value}, runs {runs[name]}"
+        for name, value in asked.items()
+        if name in runs and runs[name] != value
+    }
+    return Effective(values=runs, source=source, differs=differs)

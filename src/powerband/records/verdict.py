@@ -2,20 +2,21 @@
 
 from typing import Literal
 
-from powerband.records.value import Interval, Record
+from powerband.records.value import Interval, Measured, Record
 
 
 class Compared(Record):
     """One metric before and after; ``ratio`` is after over before and ``interval`` holds the ratio.
 
+    Where the baseline is 0 the ratio is Missing ("from 0") and there is no interval: a ratio to nothing has no size.
     ``better`` says which way is good; ``verdict`` is for this metric alone.
     """
 
     name: str
     before: float
     after: float
-    ratio: float
-    interval: Interval
+    ratio: Measured
+    interval: Interval | None
     better: Literal["higher", "lower"]
     verdict: Literal["better", "worse", "same", "undecided"]
 
@@ -32,7 +33,11 @@ class QualityResult(Record):
 
 
 class Verdict(Record):
-    """Whether to keep a change; ``noise_floor`` is the ratio spread that two equal configs show (half-width, 90 %)."""
+    """Whether to keep a change; ``noise_floor`` is the ratio spread that two equal configs show (half-width, 90 %).
+
+    ``repeats`` is the smaller number of usable runs on either side; runs that were contended, client-limited or
+    simulated are ``excluded`` and say why in ``notes``.
+    """
 
     verdict: Literal["keep", "revert", "undecided"]
     reason: str
@@ -41,3 +46,5 @@ class Verdict(Record):
     minimum_effect: float
     quality: QualityResult
     repeats: int
+    excluded: int = 0
+    notes: tuple[str, ...] = ()

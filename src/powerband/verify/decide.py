@@ -1,0 +1,87 @@
+"""From the rows of a comparison to keep, revert or undecided, with the reason in one sentence."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from powerband.records.slo import Slo
+from powerband.records.value import Missing
+from powerband.records.verdict import Compared, QualityResult
+
+Answer = Literal["keep", "revert", "undecided"]
+
+# Without an SLO nothing says how latency and throughput trade, so a change must not pay one with the other.
+_GUARDS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s")
+
+
+def decide(
+    rows: Sequence[Compared],
+    slo: Slo | None,
+    quality: QualityResult,
+    repeats: int,
+    excluded: int,
+    floor: float | None,
+    minimum_effect: float,
+    *,
+    mixed: bool,
+) -> tuple[Answer, str]:
+    """The verdict and its reason; the objective is the first row that carries its name."""
+    if quality.verdict == "failed":
+        return "revert", f"the answers got worse: {quality.reason}"
+    if mixed:
+        return "undecided", "measured and simulated runs cannot be compared"
+    if repeats == 0:
+        gone = f": {excluded} left out as contended or client-limited" if excluded else ""
+        return "undecided", f"one side has no usable run{gone}"
+    name = "goodput_per_s" if slo is not None else "output_tokens_per_s"
+    objective = next((row for row in rows if row.name == name), None)
+    if objective is None:
+        return "undecided", f"neither side shows {name}"
+    if floor is None and repeats < 2:
+        return "undecided", f"one run a side shows no noise between runs ({describe(objective)}): repeat each"
+    answer, reason = _by_objective(objective, rows, slo, floor, minimum_effect)
+    if answer == "keep" and quality.verdict == "not_run":
+        return "undecided", f"{reason}, but quality was not checked: {quality.reason}"
+    return answer, reason
+
+
+def _by_objective(
+    objective: Compared, rows: Sequence[Compared], slo: Slo | None, floor: float | None, minimum_effect: float
+) -> tuple[Answer, str]:
+    seen = describe(objective)
+    worse = [row for row in rows if row.verdict == "worse" and row.name in _guards(slo)]
+    if objective.verdict == "worse":
+        return "revert", f"{seen}: worse beyond noise"
+    if objective.verdict == "better":
+        if worse:
+            promise = "set --slo to say which counts" if slo is None else "the promise is met less often"
+            return "undecided", f"{seen}, but {describe(worse[0])}: {promise}"
+        return "keep", f"{seen}: better beyond noise"
+    if objective.verdict == "same":
+        return _by_latency(seen, rows, minimum_effect)
+    if objective.interval is not None and objective.interval.high < 1 + minimum_effect:
+        return "revert", f"{seen}: at best less than the {minimum_effect:.0%} that a change must bring"
+    why = "no noise floor" if floor is None else f"equal configs differ by {floor:.1%} with as many repeats"
+    return "undecided", f"{seen}: the interval holds both a gain and none ({why}); more repeats would tell"
+
+
+def _guards(slo: Slo | None) -> tuple[str, ...]:
+    return _GUARDS if slo is None else ("attainment",)
+
+
+def _by_latency(seen: str, rows: Sequence[Compared], minimum_effect: float) -> tuple[Answer, str]:
+    """At equal throughput (the traffic set it) a shorter request is a gain, if no part of it got longer."""
+    e2e = next((row for row in rows if row.name == "e2e_p50_s"), None)
+    worse = [row for row in rows if row.verdict == "worse"]
+    if e2e is not None and e2e.verdict == "better" and not worse:
+        return "keep", f"{seen}, the same; {describe(e2e)}: better beyond noise"
+    if worse:
+        return "revert", f"{seen}, the same; {describe(worse[0])}: worse beyond noise"
+    return "revert", f"{seen}: no gain of {minimum_effect:.0%} or more"
+
+
+def describe(row: Compared) -> str:
+    """``goodput_per_s 2.1 -> 4.3 (2.05x, 1.9 to 2.2)``."""
+    change = f"{row.name} {row.before:.4g} -> {row.after:.4g}"
+    if isinstance(row.ratio, Missing) or row.interval is None:
+        return f"{change} ({row.ratio.missing.split(':')[0] if isinstance(row.ratio, Missing) else 'no interval'})"
+    return f"{change} ({row.ratio:.3g}x, {row.interval.low:.3g} to {row.interval.high:.3g})"

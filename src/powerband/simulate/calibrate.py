@@ -35,7 +35,7 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         if isinstance(run.contention, Contention) and run.contention.contended:
             continue
         limits = limits_of(run.config)
-        seen = observe_steps(run, limits.batch_tokens)
+        seen = observe_steps(run, limits.most_prompt_tokens)
         if not seen:
             continue
         here = prior.at(run.config)
@@ -45,7 +45,8 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         bounds.append(len(rows))
     if not rows:
         return prior
-    factors, covariance, errors = _solve(rows, prior, [limits_of(run.config).batch_tokens for run in used], bounds)
+    budgets = [limits_of(run.config).most_prompt_tokens for run in used]
+    factors, covariance, errors = _solve(rows, prior, budgets, bounds)
     return msgspec.structs.replace(
         prior,
         factors=tuple(factors.tolist()),
@@ -80,7 +81,7 @@ def _solve(
         factors = _non_negative(hessian, target, factors)
         errors = np.abs(relative @ factors - 1.0)
         weights = base * np.minimum(1.0, 1.5 * ROW_NOISE / np.maximum(errors, 1e-9))
-    covariance: Array = np.linalg.inv(relative.T @ (weights[:, None] * relative) + precision)
+    covariance = np.asarray(np.linalg.inv(relative.T @ (weights[:, None] * relative) + precision), dtype=np.float64)
     left: Array = relative @ factors - 1.0
     return factors, covariance, left
 
@@ -94,7 +95,7 @@ def _row_parts(row: Observed, step: StepTime, budget: int) -> Array:
     total = np.zeros(len(FACTORS))
     left, cached = row.prefill_tokens, 0
     while True:
-        take = min(left, budget - row.sequences)
+        take = min(left, max(budget - row.sequences, 1))
         left -= take
         total += step.parts(
             sequences=row.sequences,

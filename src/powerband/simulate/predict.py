@@ -1,9 +1,13 @@
 """What a config is expected to deliver on a workload, with an interval."""
 
 import math
+from collections.abc import Callable
+
+import msgspec
 
 from powerband.records.config import EngineConfig
-from powerband.records.metrics import Distribution, Metrics
+from powerband.records.metrics import Distribution
+from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Run
 from powerband.records.slo import Slo
@@ -17,23 +21,18 @@ from powerband.simulate.step_time import StepTime
 NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
 
 
-def predict_config(
+def predict(
     config: EngineConfig,
     workload: Workload,
     step_time: StepTime,
+    limits: Limits,
     *,
     objective: Objective,
     slo: Slo | None = None,
-    kv_tokens: int | None = None,
     deadline_s: float | None = None,
 ) -> Predicted:
-    """Simulate ``config`` with the expected step time and with those at both ends of its 90 % interval.
-
-    ``step_time`` may be of another config of the same engine, model and device; it is carried over.
-    """
-    step = step_time.at(config)
-    limits = limits_of(config, kv_tokens)
-    runs = simulate_interval(config, workload, step, limits, deadline_s=deadline_s)
+    """Simulate ``config`` with the expected step time and with those at both ends of its 90 % interval."""
+    runs = simulate_interval(config, workload, step_time, limits, deadline_s=deadline_s)
     middle, fast, slow = (run.metrics(slo) for run in runs)
     ends = sorted(objective_value(metrics, objective) for metrics in (middle, fast, slow))
     return Predicted(
@@ -46,6 +45,45 @@ def predict_config(
         tpot_p99_s=_percentile(middle.tpot_s, "p99"),
         attainment=middle.attainment,
     )
+
+
+class Predictor:
+    """``predict`` over many configs of one engine, model and device: configs that differ in nothing the model of the
+    engine knows are simulated once.
+
+    ``kv_tokens_of`` says what the KV cache of a config holds, by its ledger; None where nothing says so.
+    """
+
+    def __init__(
+        self,
+        step_time: StepTime,
+        workload: Workload,
+        *,
+        objective: Objective,
+        slo: Slo | None = None,
+        deadline_s: float | None = None,
+        kv_tokens_of: Callable[[EngineConfig], int | None] | None = None,
+    ) -> None:
+        self._step, self._workload = step_time, workload
+        self._objective: Objective = objective
+        self._slo, self._deadline_s, self._kv_tokens_of = slo, deadline_s, kv_tokens_of
+        self._known: dict[tuple[bytes, int], Predicted] = {}
+
+    def __call__(self, config: EngineConfig) -> Predicted:
+        step = self._step.at(config)
+        limits = limits_of(config, self._kv_tokens_of(config) if self._kv_tokens_of else None)
+        key = (msgspec.json.encode([step.terms, limits]), step.unseen)
+        if key not in self._known:
+            self._known[key] = predict(
+                config,
+                self._workload,
+                step,
+                limits,
+                objective=self._objective,
+                slo=self._slo,
+                deadline_s=self._deadline_s,
+            )
+        return self._known[key]
 
 
 def simulate_interval(
@@ -84,13 +122,6 @@ def step_spread(step: StepTime, run: Run, limits: Limits) -> float:
         sampled=sequences,
     )
     return step.spread(parts)
-
-
-def objective_value(metrics: Metrics, objective: Objective) -> float:
-    """The figure that is to be made large."""
-    if objective == "goodput_per_s":
-        return metrics.goodput_per_s or 0.0
-    return metrics.output_tokens_per_s
 
 
 def _percentile(distribution: Distribution | Missing, name: str) -> float | None:

@@ -98,6 +98,29 @@ class Terms(Record):
     ubatch_tokens: int
 
 
+# A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
+UNKNOWN_TERMS = Terms(
+    overhead_s=5e-3,
+    weight_s=5e-3,
+    expert_s=0.0,
+    expert_share=1.0,
+    decode_token_s=3e-4,
+    prefill_token_s=3e-4,
+    sampled_s=0.0,
+    sequence_s=1e-4,
+    context_token_s=1e-7,
+    sliding_token_s=0.0,
+    window_tokens=0,
+    state_s=0.0,
+    pair_s=1e-9,
+    collective_s=0.0,
+    collective_token_s=0.0,
+    request_s=3e-3,
+    overlap=0.0,
+    ubatch_tokens=1 << 30,
+)
+
+
 def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> Terms:
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 

@@ -16,18 +16,25 @@ VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
 class Limits(Record):
     """Limits of one step.
 
-    At most ``slots`` sequences run; a step holds at most ``batch_tokens``, one for each decoding sequence first, then
-    prompts in the order of admission, cut into chunks where ``chunked``. ``kv_tokens`` None: memory never binds.
-    ``slot_tokens``: the longest prompt plus answer that one sequence may hold; a longer one is refused.
+    At most ``slots`` sequences run. A step holds at most ``batch_tokens``: one for each decoding sequence first, then
+    prompts in the order of admission (at most ``prompt_tokens`` of them), cut into chunks where ``chunked``.
+    ``kv_tokens`` None: memory never binds. ``slot_tokens``: the longest prompt plus answer that one sequence may hold;
+    a longer one is refused.
     """
 
     slots: int
     batch_tokens: int
+    prompt_tokens: int | None = None
     batching: Batching = "continuous"
     chunked: bool = True
     kv_tokens: int | None = None
     block_tokens: int = 1
     slot_tokens: int | None = None
+
+    @property
+    def most_prompt_tokens(self) -> int:
+        """Prompt tokens that a step can hold when nothing decodes."""
+        return self.batch_tokens if self.prompt_tokens is None else min(self.batch_tokens, self.prompt_tokens)
 
 
 def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
@@ -57,7 +64,14 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             slot_tokens=int(knobs.get("max_model_len", 0)) or None,
         )
     if config.engine == "fake":
-        return Limits(slots=max(1, int(knobs.get("slots", knobs.get("n_parallel", 1)))), batch_tokens=1 << 20)
+        return Limits(
+            slots=int(knobs.get("slots", 4)),
+            batch_tokens=1 << 20,
+            prompt_tokens=int(knobs.get("chunk_tokens", 512)),
+            batching="static" if knobs.get("static", False) is True else "continuous",
+            kv_tokens=int(knobs.get("kv_tokens", 0)) or None,
+            slot_tokens=int(knobs.get("context", 0)) or None,
+        )
     raise RequestError(
         f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: llamacpp, vllm, fake"
     )

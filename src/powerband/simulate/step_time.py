@@ -8,7 +8,7 @@ from powerband.records.config import EngineConfig, Value
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.value import Basis, Record
-from powerband.simulate.roofline import Terms, compute_terms
+from powerband.simulate.roofline import UNKNOWN_TERMS, Terms, compute_terms
 
 # One calibrated factor each, in this order: measured seconds over datasheet seconds.
 FACTORS = (
@@ -25,8 +25,9 @@ FACTORS = (
 
 # How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
 # to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
-PRIOR_COMMON = {"gpu": 0.10, "cpu": 0.60}
+PRIOR_COMMON = {"gpu": 0.10, "cpu": 0.60, "unknown": 1.0}
 PRIOR_OWN = {
+    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 2.0),
     "gpu": (0.5, 0.12, 0.20, 0.20, 0.6, 0.3, 0.4, 0.5, 0.8),
     "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.8),
 }
@@ -54,8 +55,8 @@ class StepTime(Record):
     relative error of a run's mean step that remains. ``at`` carries the factors over to another config.
     """
 
-    model: ModelSpec
-    device: DeviceSpec
+    model: ModelSpec | None
+    device: DeviceSpec | None
     config: EngineConfig
     terms: Terms
     factors: tuple[float, ...]
@@ -67,7 +68,7 @@ class StepTime(Record):
 
     def at(self, config: EngineConfig) -> "StepTime":
         """The same machine with another config: the datasheet says how the terms change, the factors stay."""
-        terms = compute_terms(self.model, self.device, config)
+        terms = _terms(self.model, self.device, config)
         return msgspec.structs.replace(self, config=config, terms=terms)
 
     def scaled(self, ratio: float) -> "StepTime":
@@ -134,26 +135,39 @@ class StepTime(Record):
             return 0.0
         rows = zip(parts, self.covariance, strict=True)
         variance = sum(a * sum(c * b for c, b in zip(row, parts, strict=True)) for a, row in rows)
-        unseen = sum(
-            self.runs != () and name not in SCHEDULER_KNOBS and value not in self.seen.get(name, ())
+        return math.sqrt(max(variance, 0.0) / total**2 + self.residual**2 + self.unseen * UNSEEN_KNOB**2)
+
+    @property
+    def unseen(self) -> int:
+        """Knobs set to a value that no calibrating run had; 0 before calibration, whose spread covers everything."""
+        if not self.runs:
+            return 0
+        return sum(
+            name not in SCHEDULER_KNOBS and value not in self.seen.get(name, ())
             for name, value in self.config.knobs.items()
         )
-        return math.sqrt(max(variance, 0.0) / total**2 + self.residual**2 + unseen * UNSEEN_KNOB**2)
 
 
-def predict_from_datasheet(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> StepTime:
-    """The step time before anything was measured: the roofline with assumed efficiencies and a wide covariance."""
-    kind = "cpu" if device.kind == "cpu" else "gpu"
+def predict_from_datasheet(model: ModelSpec | None, device: DeviceSpec | None, config: EngineConfig) -> StepTime:
+    """The step time before anything was measured: the roofline with assumed efficiencies and a wide covariance.
+
+    Without a model or a device (a server that one is only attached to) a guess takes its place, wider still.
+    """
+    kind = "unknown" if model is None or device is None else "cpu" if device.kind == "cpu" else "gpu"
     return StepTime(
         model=model,
         device=device,
         config=config,
-        terms=compute_terms(model, device, config),
+        terms=_terms(model, device, config),
         factors=(1.0,) * len(FACTORS),
         covariance=prior_covariance(kind),
         residual=PRIOR_RESIDUAL,
-        basis="computed",
+        basis="assumed" if kind == "unknown" else "computed",
     )
+
+
+def _terms(model: ModelSpec | None, device: DeviceSpec | None, config: EngineConfig) -> Terms:
+    return UNKNOWN_TERMS if model is None or device is None else compute_terms(model, device, config)
 
 
 def prior_covariance(kind: str) -> tuple[tuple[float, ...], ...]:

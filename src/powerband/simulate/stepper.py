@@ -71,7 +71,7 @@ class Stepper:
     def run(self) -> None:
         while self.now < self.deadline_s:
             self._admit()
-            free_tokens = self.limits.batch_tokens - self._decoding
+            free_tokens = self._free_tokens()
             may_prefill = self._prefilling and free_tokens > 0
             if may_prefill and (self.limits.batching == "continuous" or not self._decoding):
                 self._mixed_step(free_tokens)
@@ -81,6 +81,12 @@ class Stepper:
                 self.now = max(self.now, self._pending[0][0])
             else:
                 break
+
+    def _free_tokens(self) -> int:
+        """Prompt tokens that the next step can hold."""
+        free = self.limits.batch_tokens - self._decoding
+        most = self.limits.prompt_tokens
+        return free if most is None or most > free else most
 
     def _make_pool(self) -> BlockPool | None:
         if self.limits.kv_tokens is None:
@@ -124,7 +130,7 @@ class Stepper:
         growth = 0
         if self._pool is not None:  # the running sequences take their blocks first
             self._make_room()
-            free_tokens = self.limits.batch_tokens - self._decoding
+            free_tokens = self._free_tokens()
             growth = self._pool.growth(self.step, 1)
             self._pool.free -= growth
         sequences = self._decoding

@@ -1,1 +1,1 @@
-"""What to change: asks for the next config, is told what it did; never runs anything."""
+"""What to change: a space of settings, what can be left untried, and a search that asks and is told."""

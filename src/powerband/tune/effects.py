@@ -1,0 +1,47 @@
+"""What the predictor does not know: a factor for each knob value, learnt from how trials missed their predictions."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+NOISE = 0.05  # spread of one trial about its own mean (log); the loop's verify stage measures the real one
+COMMON = 0.10  # spread of a miss that all configs share
+KNOWN, UNKNOWN = 0.04, 0.12  # spread of a value's effect where the predictor has an opinion on the knob, and where not
+INTERPLAY = 0.03  # what no sum of single effects explains
+
+
+class Effects:
+    """Bayesian linear regression of log(measured / predicted) on the knob values that differ from the baseline.
+
+    ``prior_sd`` holds the spread of each value's effect before any trial; a common effect is added in front.
+    """
+
+    def __init__(self, prior_sd: Array) -> None:
+        spread = np.concatenate([[COMMON], prior_sd])
+        self._mean: Array = np.zeros(len(spread))
+        self._covariance: Array = np.diag(spread**2)
+
+    def learn(self, features: Array, miss: Array, prediction_sd: Array) -> None:
+        """Take in trials: ``features`` (trials, values) of 0 and 1, the log ratio each missed its prediction by, and
+        the spread that the prediction itself claimed."""
+        if not len(miss):
+            return
+        x, s = _with_common(features), self._covariance
+        inner = x @ s @ x.T + np.diag(NOISE**2 + INTERPLAY**2 + prediction_sd**2)
+        gain = np.linalg.solve(inner, x @ s).T
+        self._mean = np.asarray(self._mean + gain @ (miss - x @ self._mean), dtype=np.float64)
+        self._covariance = np.asarray(s - gain @ x @ s, dtype=np.float64)
+
+    def expect(self, features: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the log ratio for each row of ``features``."""
+        x = _with_common(features)
+        mean: Array = x @ self._mean
+        variance = np.einsum("ij,jk,ik->i", x, self._covariance, x)
+        spread: Array = np.sqrt(np.maximum(variance, 0.0) + INTERPLAY**2)
+        return mean, spread
+
+
+def _with_common(features: Array) -> Array:
+    joined: Array = np.hstack([np.ones((len(features), 1)), features])
+    return joined

@@ -1,0 +1,178 @@
+"""Ask and tell: which config to measure next, and when to stop. It never runs anything."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from powerband.records.config import EngineConfig
+from powerband.records.errors import RequestError
+from powerband.records.finding import Cause
+from powerband.records.metrics import Metrics
+from powerband.records.objective import is_better, objective_value
+from powerband.records.rounds import Objective
+from powerband.records.run import Predicted, Trial
+from powerband.records.slo import Slo
+from powerband.records.value import Record
+from powerband.tune.failures import survival
+from powerband.tune.improvement import expected_improvement
+from powerband.tune.outlook import Outlook, Predict, Values
+from powerband.tune.plan import describe_change, describe_effect
+from powerband.tune.prune import prune_by_bound
+from powerband.tune.space import Pruned, Space
+
+NEAR = 0.85  # among proposals worth this share of the best one's, located causes and fewer changes decide
+RETRIES = 1  # of a config whose trial was spoilt (contended host, limited client)
+
+
+class Proposal(Record):
+    """A config to measure, what it should bring, why it was chosen, and the cause it addresses."""
+
+    config: EngineConfig
+    predicted: Predicted
+    why: str
+    cause: Cause
+
+
+class Search:
+    """Expected improvement per engine second, over a space of configs, from a predictor and the trials so far.
+
+    ``budget_s`` is engine time for all trials that will be asked for; ``trial_cost_s`` says what one takes. A config
+    whose expected gain is below ``minimum_gain`` (a share of the best objective) is not worth a trial.
+    Raises RequestError where the baseline was not measured or goodput is wanted without an SLO.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        baseline: Trial,
+        predict: Predict,
+        objective: Objective,
+        slo: Slo | None,
+        *,
+        causes: Sequence[Cause] = (),
+        trial_cost_s: Callable[[EngineConfig], float],
+        budget_s: float,
+        minimum_gain: float = 0.02,
+    ) -> None:
+        if baseline.measured is None or baseline.status != "done":
+            raise RequestError(
+                f"trial {baseline.n} is {baseline.status} and cannot be a baseline", hint="measure the baseline first"
+            )
+        if objective == "goodput_per_s" and slo is None:
+            raise RequestError("goodput needs an SLO", hint="set --slo, or search for output_tokens_per_s")
+        self.stopped_because = ""
+        self.best = baseline
+        self.trials = [baseline]
+        self._best_metrics: Metrics = baseline.measured
+        self._objective: Objective = objective
+        self._predict = predict
+        self._causes, self._cost_of = tuple(causes), trial_cost_s
+        self._budget_s, self._minimum_gain = budget_s, minimum_gain
+        self._knobs = space.turned()
+        configs, self._refused = space.configs(baseline.config)
+        self._configs = [config for config in configs if config.key != baseline.config.key]
+        self._values = Values(self._configs, baseline.config, self._knobs)
+        self._bounded: list[Pruned] = []
+
+    @property
+    def pruned(self) -> list[Pruned]:
+        """Refused configs, and those that the last ``ask`` found unable to beat the best."""
+        return [*self._refused, *self._bounded]
+
+    @property
+    def left_s(self) -> float:
+        return self._budget_s - sum(trial.engine_seconds for trial in self.trials[1:])
+
+    def ask(self) -> Proposal | None:
+        """The next config to measure, or None with ``stopped_because`` set."""
+        answer = self._next()
+        if isinstance(answer, Proposal):
+            return answer
+        self.stopped_because = answer
+        return None
+
+    def _next(self) -> Proposal | str:
+        open_ = self._open()
+        if not open_:
+            return f"every config was tried or refused ({len(self._refused)} refused)"
+        costs = np.array([self._cost_of(config) for config in open_])
+        if self.left_s < costs.min():
+            return f"{max(self.left_s, 0):.0f} s of the budget are left and a trial takes {costs.min():.0f} s"
+        best = objective_value(self._best_metrics, self._objective)
+        outlook = Outlook(open_, self._values, self._predict, self.trials, self._objective)
+        spread = (outlook.log_mean, outlook.log_sd, outlook.offset, outlook.ceiling, best)
+        self._bounded = prune_by_bound(open_, *spread)
+        gain = expected_improvement(*spread) * np.array([self._survival(config) for config in open_])
+        gain[costs > self.left_s] = 0.0
+        worth = gain / max(best, outlook.offset)
+        if worth.max() < self._minimum_gain:
+            return (
+                f"no untried config is expected to gain {self._minimum_gain:.0%}: "
+                f"the most promising of {len(open_)} promises {worth.max():.1%}"
+            )
+        place = self._choose(open_, (gain / costs).tolist())
+        config, predicted = open_[place], outlook.predicted(place)
+        cause = self._cause_of(config)
+        why = describe_change(config, self.best.config, cause)
+        return Proposal(
+            config=config,
+            predicted=predicted,
+            cause=cause,
+            why=f"{why}: expects {describe_effect(predicted, self._objective, best)}",
+        )
+
+    def tell(self, trial: Trial, predict: Predict | None = None) -> None:
+        """Add a finished trial; ``predict`` replaces the predictor, recalibrated by it."""
+        self.trials.append(trial)
+        if predict is not None:
+            self._predict = predict
+        if trial.status != "done" or trial.measured is None:
+            return
+        if is_better(trial.measured, self._best_metrics, self._objective):
+            self.best, self._best_metrics = trial, trial.measured
+
+    def _open(self) -> list[EngineConfig]:
+        """Configs without a verdict; one whose trial was spoilt may be tried again."""
+        settled: set[str] = set()
+        spoilt: dict[str, int] = {}
+        for trial in self.trials:
+            key = trial.config.key
+            if trial.status in ("contended", "client_limited"):
+                spoilt[key] = spoilt.get(key, 0) + 1
+            else:
+                settled.add(key)
+        return [
+            config for config in self._configs if config.key not in settled and spoilt.get(config.key, 0) <= RETRIES
+        ]
+
+    def _survival(self, config: EngineConfig) -> float:
+        died = [trial.config for trial in self.trials if trial.status == "failed"]
+        if not died:
+            return 1.0
+        lived = [trial.config for trial in self.trials if trial.status not in ("failed", "pruned")]
+        return survival(config, lived, died, self._knobs)
+
+    def _choose(self, configs: Sequence[EngineConfig], score: list[float]) -> int:
+        """The best score; among near equals the one for the first located cause, then with the fewest changes."""
+        enough = NEAR * max(score)
+        near = [place for place, value in enumerate(score) if value >= enough]
+        return min(near, key=lambda place: (self._cause_rank(configs[place]), self._distance(configs[place]), place))
+
+    def _addressed(self, config: EngineConfig) -> set[Cause]:
+        changed = config.changes_from(self.best.config)
+        return {cause for knob in self._knobs if knob.name in changed for cause in knob.addresses}
+
+    def _cause_rank(self, config: EngineConfig) -> int:
+        addressed = self._addressed(config)
+        ranks = [rank for rank, cause in enumerate(self._causes) if cause in addressed]
+        return min(ranks, default=len(self._causes))
+
+    def _cause_of(self, config: EngineConfig) -> Cause:
+        rank = self._cause_rank(config)
+        if rank < len(self._causes):
+            return self._causes[rank]
+        return min(self._addressed(config), default="undecided")
+
+    def _distance(self, config: EngineConfig) -> int:
+        changed = config.changes_from(self.best.config)
+        return sum(knob.name in changed for knob in self._knobs)

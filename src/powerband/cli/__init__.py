@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped politely is stopped as by Ctrl-C
     try:
         return _dispatch(sys.argv[1:] if argv is None else argv)
     except PowerbandError as error:

@@ -1,8 +1,11 @@
 """Options that several commands share, and how their text becomes records."""
 
 import argparse
+import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,15 +31,18 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
 
 
-def add_traffic(parser: argparse.ArgumentParser) -> None:
-    """The options that build_workload in load/traffic.py reads."""
+def add_traffic(parser: argparse.ArgumentParser, *, auto_rate: bool = False) -> None:
+    """The options that build_workload in load/traffic.py reads; ``auto_rate`` where the machine may set the rate."""
     group = parser.add_argument_group("traffic")
     group.add_argument(
         "--traffic", help="a trace file (Azure CSV, own JSONL ...) or a spec: in=512,out=128,concurrency=8"
     )
     group.add_argument("--requests", type=int, help="at most this many requests")
     group.add_argument("--scale-lengths", type=float, metavar="X", help="multiply prompt and answer lengths")
-    group.add_argument("--scale-rate", type=float, metavar="X", help="multiply the arrival rate")
+    auto = ", or auto: a quarter more than one request at a time can serve" if auto_rate else ""
+    group.add_argument(
+        "--scale-rate", type=str if auto_rate else float, metavar="X", help=f"multiply the arrival rate{auto}"
+    )
     group.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
     group.add_argument("--slo", help="latency promise: ttft=500ms,tpot=50ms,e2e=5s,attainment=0.95")
 
@@ -50,3 +56,10 @@ def print_json(document: object) -> None:
 def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def terminal() -> dict[str, Any]:
+    """Width and colour for the text renderers: none where stdout is no terminal or NO_COLOR is set."""
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns if on_terminal else 100
+    return {"width": width, "color": on_terminal and not os.environ.get("NO_COLOR")}

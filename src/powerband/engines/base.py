@@ -40,14 +40,22 @@ class Engine(Protocol):
 
     name: str
     extra_body: dict[str, Any]  # fields a request needs so that the answer has the asked length, such as ignore_eos
+    loads_model: bool  # whether it reads a checkpoint from this machine, so that a ledger can be made
+    restartable: bool  # whether its settings can be changed from here; False for a server we only attach to
 
     def knobs(self) -> tuple[Knob, ...]: ...
 
     def naive(self, model: str, workload: Workload) -> EngineConfig:
         """The settings of "it runs": nothing tuned, but able to hold the workload's longest request."""
 
+    def complete(self, config: EngineConfig, workload: Workload, fixed: frozenset[str]) -> EngineConfig:
+        """``config`` with knobs that follow from others (n_ctx from n_parallel) set, except the ``fixed`` ones."""
+
     def refuses(self, config: EngineConfig, workload: Workload) -> str | None:
         """Why this config cannot serve this workload (a rule of the engine), or None."""
+
+    def start_command(self, config: EngineConfig) -> str:
+        """What a user types to run the engine with these settings, without powerband."""
 
     def start(self, config: EngineConfig, log_dir: Path, timeout_s: float = 120.0) -> RunningEngine:
         """Start a server and wait until it answers.

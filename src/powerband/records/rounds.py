@@ -46,12 +46,12 @@ class LoopReport(Record):
     """Everything a report shows of one loop; the raw runs lie beside it, named by ``Trial.run_id``."""
 
     session_id: str
-    model: ModelSpec
-    device: DeviceSpec
+    model: ModelSpec | None  # None: a server we did not start, whose model was not given
+    device: DeviceSpec | None
     traffic: TrafficSummary
     slo: Slo | None
     objective: Objective
-    ledger: MemoryLedger
+    ledger: MemoryLedger | None
     trials: tuple[Trial, ...]
     rounds: tuple[Round, ...]
     baseline_trial: int

@@ -1,5 +1,9 @@
 """How many bytes a matrix takes in each storage format: the values, and the scales and zero points beside them."""
 
+from typing import Any
+
+import msgspec
+
 from powerband.records.value import Record
 
 
@@ -22,6 +26,9 @@ class WeightFormat(Record):
     index_bytes: float = 0.0
     tensor_bytes: float = 0.0
     embeddings: bool = False  # also stores the embedding and the output head this way
+
+    def replace(self, **changes: Any) -> "WeightFormat":
+        return msgspec.structs.replace(self, **changes)
 
     def bytes_of(self, outputs: int, inputs: int, copies: int = 1) -> int:
         """Bytes of ``copies`` matrices of ``outputs`` rows by ``inputs`` values."""

@@ -1,0 +1,168 @@
+"""What one session is about: the request as typed, made concrete: model, device, engine, traffic, naive settings."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from powerband.account.ledger import compute_ledger
+from powerband.engines.base import Engine, get_engine
+from powerband.load.traffic import build_workload
+from powerband.probes.checkpoint import read_model
+from powerband.probes.device import read_device
+from powerband.records.config import EngineConfig, Value, parse_settings
+from powerband.records.errors import RequestError
+from powerband.records.hardware import DeviceSpec
+from powerband.records.memory import MemoryLedger
+from powerband.records.model import ModelSpec
+from powerband.records.slo import Slo, parse_slo
+from powerband.records.value import Record
+from powerband.records.workload import Workload
+
+# "auto" offers a quarter more than one request at a time can serve: naive settings must queue, good ones need not.
+AUTO_LOAD = 1.25
+_PREVIEW_REQUESTS = 2_000
+_TRIALS_IN_A_BUDGET = 14.0
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 8.0, 60.0
+
+
+class CaseRequest(Record):
+    """What was asked, as text and numbers; stored with the session, so that --resume needs nothing else."""
+
+    model: str
+    engine: str
+    settings: tuple[str, ...] = ()
+    device: str = "auto"
+    count: int = 1
+    traffic: str | None = None
+    requests: int | None = None
+    scale_lengths: float | None = None
+    scale_rate: str | None = None  # a factor, or "auto"
+    window_s: float | None = None
+    slo: str | None = None
+    budget_s: float = 1200.0
+    repeats: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request made concrete; ``workload`` is what every trial sends."""
+
+    request: CaseRequest
+    engine: Engine
+    model: ModelSpec | None
+    device: DeviceSpec | None
+    workload: Workload
+    slo: Slo | None
+    fixed: dict[str, Value]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def naive(self) -> EngineConfig:
+        """The "it runs" settings, with what the user fixed by --set."""
+        return self.complete(self.engine.naive(self.request.model, self.workload).replace(**self.fixed))
+
+    @property
+    def ledger(self) -> MemoryLedger | None:
+        return self.ledger_of(self.naive)
+
+    @property
+    def repeats(self) -> int:
+        return self.request.repeats
+
+    @property
+    def cut_s(self) -> float:
+        """When a trial is cut off. Open loop: a quarter after its arrivals end, at least 10 s; else three windows."""
+        if self.workload.request_rate_per_s is None:
+            return 3 * window_s(self.request)
+        return self.workload.span_s + max(10.0, 0.25 * self.workload.span_s)
+
+    def ledger_of(self, config: EngineConfig) -> MemoryLedger | None:
+        if self.model is None or self.device is None:
+            return None
+        return compute_ledger(self.model, self.device, config, count=self.request.count, traffic=self.workload)
+
+    def complete(self, config: EngineConfig) -> EngineConfig:
+        """Set the knobs that follow from others, unless the user fixed them."""
+        return self.engine.complete(config, self.workload, frozenset(self.fixed))
+
+    def refuses(self, config: EngineConfig) -> str | None:
+        """Why a config cannot serve the workload: a rule of the engine's, or the memory."""
+        reason = self.engine.refuses(config, self.workload)
+        if reason is not None:
+            return reason
+        ledger = self.ledger_of(config)
+        return None if ledger is None or ledger.fits else f"does not fit into {ledger.device}"
+
+
+def window_s(request: CaseRequest) -> float:
+    """Seconds of arrivals in each trial: as given, else so that a budget holds about fourteen trials."""
+    if request.window_s is not None:
+        return request.window_s
+    return min(max(request.budget_s / _TRIALS_IN_A_BUDGET, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
+
+
+def prepare(request: CaseRequest) -> Case:
+    """Read everything the request names; raises RequestError before anything is started. The rate is not set yet."""
+    engine = get_engine(request.engine)
+    if request.repeats < 2:
+        raise RequestError(f"--repeats {request.repeats} is too few", hint="an interval needs at least 2 runs of each")
+    model = read_model(request.model) if engine.loads_model else None
+    device = read_device(request.device) if engine.loads_model else None
+    case = Case(
+        request=request,
+        engine=engine,
+        model=model,
+        device=device,
+        workload=_workload(request, _factor(request.scale_rate), request.requests or _PREVIEW_REQUESTS),
+        slo=parse_slo(request.slo) if request.slo else None,
+        fixed=parse_settings(list(request.settings), engine.knobs()),
+    )
+    return case if request.scale_rate == "auto" else within_window(case, _factor(request.scale_rate))
+
+
+def within_window(case: Case, factor: float) -> Case:
+    """The case with arrivals scaled by ``factor`` and cut to the window; closed loops keep their request count."""
+    workload = _workload(case.request, factor, case.request.requests or _PREVIEW_REQUESTS)
+    if workload.request_rate_per_s is None:
+        return replace(case, workload=workload)
+    limit_ns = workload.requests[0].offset_ns + window_s(case.request) * 1e9
+    kept = tuple(request for request in workload.requests if request.offset_ns <= limit_ns)
+    if len(kept) < 2:
+        raise RequestError(
+            f"{window_s(case.request):.0f} s of this traffic hold {len(kept)} request(s)",
+            hint="raise --window, or speed arrivals up with --scale-rate 10 or --scale-rate auto",
+        )
+    scaling = "; ".join(filter(None, [workload.scaling, f"the first {window_s(case.request):.0f} s of arrivals"]))
+    return replace(case, workload=msgspec.structs.replace(workload, requests=kept, scaling=scaling))
+
+
+def offered_factor(case: Case, served_per_s: float) -> float:
+    """By what to scale arrivals so that AUTO_LOAD times ``served_per_s`` is offered."""
+    rate = case.workload.request_rate_per_s
+    if rate is None:
+        raise RequestError("--scale-rate auto needs arrivals", hint="leave it out for a closed loop or a burst")
+    return AUTO_LOAD * served_per_s / rate
+
+
+def _workload(request: CaseRequest, factor: float, requests: int) -> Workload:
+    return build_workload(
+        request.traffic,
+        requests=requests,
+        scale_lengths=request.scale_lengths,
+        scale_rate=None if math.isclose(factor, 1.0) else factor,
+        seed=request.seed,
+    )
+
+
+def _factor(text: str | None) -> float:
+    if text is None or text == "auto":
+        return 1.0
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not (math.isfinite(factor) and factor > 0):
+        raise RequestError(f"cannot read --scale-rate {text!r}", hint="write a factor above 0, such as 0.05, or auto")
+    return factor

@@ -1,0 +1,70 @@
+"""powerband journal: what was run, found, changed and decided."""
+
+import argparse
+
+import msgspec
+
+from powerband.cli import options
+from powerband.records.errors import RequestError
+from powerband.records.rounds import LoopReport
+from powerband.stores.base import Session
+from powerband.stores.sqlite import Journal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", nargs="?", metavar="SESSION", help="show its trials and rounds (default: list all)")
+    options.add_home(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.home / "journal.sqlite").is_file():
+        raise RequestError(
+            f"no journal in {args.home}", hint="start one with: powerband loop MODEL ..., or give --home"
+        )
+    journal = Journal(args.home)
+    sessions = [journal.session(args.session)] if args.session else journal.sessions()
+    if args.json:
+        options.print_json([_document(journal, session) for session in sessions])
+        return 0
+    from powerband.report.text import render_journal, render_trials
+
+    options.print_text(render_journal([_row(journal, session) for session in sessions], **options.terminal()))
+    if args.session:
+        options.print_text(render_trials(journal.trials(args.session), **options.terminal()))
+    return 0
+
+
+def report_of(journal: Journal, session: Session) -> LoopReport | None:
+    """The stored report of a session that came to its end."""
+    body = journal.document(session.session_id, "report")
+    return None if body is None else msgspec.json.decode(body, type=LoopReport)
+
+
+def _row(journal: Journal, session: Session) -> dict[str, object]:
+    report = report_of(journal, session)
+    trials = journal.trials(session.session_id)
+    seconds = sum(trial.engine_seconds for trial in trials)
+    answer = "" if report is None or report.verdict is None else f"{report.verdict.verdict}: {report.verdict.reason}"
+    return {
+        "session": session.session_id,
+        "status": session.status,
+        "trials": len(trials),
+        "engine_s": round(seconds),
+        "answer": answer or session.note or (report.stopped_because if report else ""),
+    }
+
+
+def _document(journal: Journal, session: Session) -> dict[str, object]:
+    report = report_of(journal, session)
+    return {
+        "session_id": session.session_id,
+        "command": session.command,
+        "started_at": session.started_at,
+        "status": session.status,
+        "note": session.note,
+        "request": msgspec.Raw(session.request.encode()),
+        "trials": journal.trials(session.session_id),
+        "rounds": report.rounds if report else [],
+        "verdict": report.verdict if report else None,
+    }

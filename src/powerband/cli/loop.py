@@ -1,0 +1,68 @@
+"""powerband loop: all of it."""
+
+import argparse
+from pathlib import Path
+
+from powerband.cli import options, sessions
+from powerband.records.rounds import LoopReport
+from powerband.records.run import Run
+from powerband.report.markdown import render_markdown
+from powerband.report.page import render_page
+from powerband.stores.sqlite import Journal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    sessions.add_arguments(parser, budget="20m", repeats=3)
+
+
+def run(args: argparse.Namespace) -> int:
+    report, journal = sessions.run_session(args, "loop")
+    page = write_report(report, journal)
+    if args.json:
+        options.print_json(document(report, journal.home, page))
+    else:
+        from powerband.report.text import render_loop
+
+        options.print_text(render_loop(report, page=str(page), **options.terminal()))
+    return 0 if report.chosen is not None or report.best_trial is None else 1
+
+
+def write_report(report: LoopReport, journal: Journal) -> Path:
+    """The page, and the same as Markdown, in the journal's home; gives the page's path."""
+    runs = evidence(report, journal)
+    folder = journal.home / "reports"
+    folder.mkdir(exist_ok=True)
+    page = folder / f"{report.session_id}.html"
+    page.write_text(render_page(report, runs), encoding="utf-8")
+    page.with_suffix(".md").write_text(render_markdown(report, runs), encoding="utf-8")
+    return page
+
+
+def evidence(report: LoopReport, journal: Journal) -> dict[str, Run]:
+    return {trial.run_id: journal.run(trial.run_id) for trial in report.trials if trial.run_id is not None}
+
+
+def document(report: LoopReport, home: Path, page: Path) -> dict[str, object]:
+    """The documents of the stages under their names, as the command line promises them."""
+    by_n = {trial.n: trial for trial in report.trials}
+    best = by_n.get(report.best_trial) if report.best_trial is not None else None
+    return {
+        "session_id": report.session_id,
+        "account": report.ledger,
+        "locate": report.diagnosis_before,
+        "tune": {
+            "baseline": by_n[report.baseline_trial],
+            "best": best,
+            "trials": report.trials,
+            "engine_seconds": report.engine_seconds,
+            "stopped_because": report.stopped_because,
+        },
+        "verify": report.verdict,
+        "rounds": report.rounds,
+        "chosen": report.chosen,
+        "start_command": report.start_command,
+        "traffic": report.traffic,
+        "slo": report.slo,
+        "journal": str(home / "journal.sqlite"),
+        "report": str(page),
+    }

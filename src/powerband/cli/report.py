@@ -1,0 +1,48 @@
+"""powerband report: the page of a loop, drawn again from its journal."""
+
+import argparse
+from pathlib import Path
+
+from powerband.cli import options
+from powerband.cli.journal import report_of
+from powerband.cli.loop import evidence
+from powerband.records.errors import RequestError
+from powerband.report.markdown import render_markdown
+from powerband.report.page import render_page
+from powerband.stores.sqlite import Journal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", nargs="?", metavar="SESSION", help="a loop of the journal (default: the last)")
+    parser.add_argument(
+        "--out", type=Path, help="the file to write; .md writes Markdown (default SESSION.html in --home)"
+    )
+    options.add_home(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.home / "journal.sqlite").is_file():
+        raise RequestError(
+            f"no journal in {args.home}", hint="start one with: powerband loop MODEL ..., or give --home"
+        )
+    journal = Journal(args.home)
+    session = journal.session(args.session)
+    report = report_of(journal, session)
+    if report is None:
+        raise RequestError(
+            f"session {session.session_id} has not come to its end ({session.status})",
+            hint=f"go on with it: powerband {session.command} --resume {session.session_id}",
+        )
+    out: Path = args.out or journal.home / "reports" / f"{session.session_id}.html"
+    render = render_markdown if out.suffix == ".md" else render_page
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(render(report, evidence(report, journal)), encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"cannot write {out}: {error.strerror}", hint="choose another --out") from error
+    if args.json:
+        options.print_json({"session_id": session.session_id, "report": str(out)})
+    else:
+        options.print_text(str(out))
+    return 0

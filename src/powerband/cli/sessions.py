@@ -1,0 +1,125 @@
+"""What loop and tune share: their options, a session in the journal, resuming, and its end however it comes."""
+
+import argparse
+import fcntl
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from powerband.case import CaseRequest, prepare
+from powerband.cli import options
+from powerband.cli.progress import Narrator
+from powerband.evaluate import Trials
+from powerband.loop import Loop
+from powerband.records.errors import PowerbandError, RequestError
+from powerband.records.rounds import LoopReport
+from powerband.records.units import parse_duration
+from powerband.stores.base import Session
+from powerband.stores.sqlite import Journal
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a .gguf file, a folder, a hub id, or a server's URL")
+    parser.add_argument("--model", dest="model_option", metavar="MODEL", help="the same, as an option")
+    options.add_engine(parser)
+    options.add_device(parser)
+    options.add_traffic(parser, auto_rate=True)
+    group = parser.add_argument_group("session")
+    group.add_argument("--budget", default=budget, help=f"engine time to spend, such as 20m (default {budget})")
+    group.add_argument("--window", help="seconds of arrivals in each trial (default: from the budget, 8s to 60s)")
+    group.add_argument("--repeats", type=int, default=repeats, help=f"runs of each side in verify (default {repeats})")
+    group.add_argument(
+        "--resume", nargs="?", const="", metavar="SESSION", help="go on with a session (default: the last)"
+    )
+    options.add_home(parser)
+    options.add_output(parser)
+
+
+def request_of(args: argparse.Namespace) -> CaseRequest:
+    """The case that the options describe; a URL as MODEL means a server to attach to."""
+    model = args.model or args.model_option
+    if model is None:
+        raise RequestError("no MODEL was given", hint="name a .gguf file, a model folder, a hub id, or a server's URL")
+    attached = model.startswith(("http://", "https://"))
+    engine = args.engine or ("openai" if attached else "llamacpp")
+    settings = [*args.set, *([f"url={model}"] if attached and engine == "openai" else [])]
+    local = not attached and Path(model).exists()
+    return CaseRequest(
+        model=str(Path(model).resolve()) if local else model,
+        engine=engine,
+        settings=tuple(settings),
+        device=args.device,
+        count=args.count,
+        traffic=_absolute(args.traffic),
+        requests=args.requests,
+        scale_lengths=args.scale_lengths,
+        scale_rate=args.scale_rate,
+        window_s=None if args.window is None else parse_duration(args.window),
+        slo=args.slo,
+        budget_s=parse_duration(args.budget),
+        repeats=args.repeats,
+        seed=args.seed,
+    )
+
+
+def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Journal]:
+    """Run or resume a session to its end; whatever ends it, its finished trials and its status are in the journal."""
+    request = None if args.resume is not None else request_of(args)
+    case = None if request is None else prepare(request)  # a wrong request leaves no trace in the journal
+    journal = Journal(args.home)
+    if request is None or case is None:
+        session = journal.session(args.resume or None)
+        if session.command not in ("loop", "tune"):
+            raise RequestError(f"session {session.session_id} is a {session.command}", hint="only loop and tune resume")
+        case = prepare(msgspec.json.decode(session.request, type=CaseRequest))
+    else:
+        session = journal.begin(command, msgspec.json.encode(request).decode())
+    narrator = Narrator(quiet=args.quiet, budget_s=case.request.budget_s)
+    narrator.say(f"session {session.session_id} in {args.home}")
+    with _held(journal, session):
+        trials = Trials(
+            journal,
+            session.session_id,
+            case.engine,
+            slo=case.slo,
+            budget_s=case.request.budget_s,
+            command=shlex.join(["powerband", *sys.argv[1:]]),
+            watcher=narrator,
+        )
+        report = Loop(case, trials).run()
+        journal.put_document(session.session_id, "report", msgspec.json.encode(report))
+    return report, journal
+
+
+@contextmanager
+def _held(journal: Journal, session: Session) -> Iterator[None]:
+    """Hold the session against a second process, and write down how it ended."""
+    folder = journal.home / "sessions"
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{session.session_id}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"session {session.session_id} is being run by another process"
+            raise RequestError(message, hint="wait for it, or start a new session") from None
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        except KeyboardInterrupt:
+            journal.end(session.session_id, "stopped", "interrupted")
+            raise
+        except PowerbandError as error:
+            journal.end(session.session_id, "failed", error.message)
+            raise
+        journal.end(session.session_id, "done")
+
+
+def _absolute(traffic: str | None) -> str | None:
+    """A trace file is remembered by its full path, so that a session can be resumed from another folder."""
+    return str(Path(traffic).resolve()) if traffic and "=" not in traffic and Path(traffic).exists() else traffic

@@ -1,0 +1,127 @@
+"""powerband verify: compare two plans by measuring both in turn, or two sets of runs that are in the journal."""
+
+import argparse
+import fnmatch
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+
+from powerband.case import Case, CaseRequest, prepare
+from powerband.cli import options
+from powerband.cli.progress import Narrator
+from powerband.evaluate import Trials
+from powerband.loop import MINIMUM_EFFECT, Loop, quality_of
+from powerband.plan import read_plan
+from powerband.records.config import EngineConfig
+from powerband.records.errors import RequestError
+from powerband.records.run import Run
+from powerband.records.slo import parse_slo
+from powerband.records.units import parse_duration
+from powerband.records.verdict import Verdict
+from powerband.stores.run_dir import read_run
+from powerband.stores.sqlite import Journal
+from powerband.verify.compare import compare
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    accepted = (
+        "a plan (.toml), a run's folder, or run ids of the journal (comma, or a pattern such as 'loop-1*-before')"
+    )
+    parser.add_argument("baseline", metavar="BASELINE", help=accepted)
+    parser.add_argument("candidate", metavar="CANDIDATE", help="the same, after the change")
+    parser.add_argument(
+        "--minimum-effect", type=float, default=MINIMUM_EFFECT, help="smallest gain worth it (default 0.03)"
+    )
+    options.add_traffic(parser, auto_rate=True)
+    group = parser.add_argument_group("measuring (plans only)")
+    group.add_argument("--repeats", type=int, default=3, help="runs of each, interleaved (default 3)")
+    group.add_argument("--window", help="seconds of arrivals in each run (default 20s)")
+    options.add_device(parser)
+    options.add_home(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    plans = [Path(side) for side in (args.baseline, args.candidate) if side.endswith(".toml")]
+    if len(plans) == 1:
+        raise RequestError("one side is a plan, the other is not", hint="compare two plans, or two sets of runs")
+    verdict = _measured(args, *map(read_plan, plans)) if plans else _stored(args)
+    if args.json:
+        options.print_json(verdict)
+    else:
+        from powerband.report.text import render_comparison
+
+        options.print_text(render_comparison(verdict, **options.terminal()))
+    return 0 if verdict.verdict == "keep" else 1
+
+
+def _stored(args: argparse.Namespace) -> Verdict:
+    before, after = _runs(args.home, args.baseline), _runs(args.home, args.candidate)
+    configs = {run.config.key: run.config for run in before}, {run.config.key: run.config for run in after}
+    for side, name in zip(configs, (args.baseline, args.candidate), strict=True):
+        if len(side) > 1:
+            raise RequestError(f"{name!r} names runs of {len(side)} configs", hint="each side must be one config")
+    workloads = {msgspec.json.encode(run.workload.requests) for run in (*before, *after)}
+    if len(workloads) > 1:
+        raise RequestError("the runs did not serve the same workload", hint="compare runs of one session")
+    slo = parse_slo(args.slo) if args.slo else None
+    quality = quality_of(before[0].config, after[0].config)
+    return compare(before, after, slo=slo, minimum_effect=args.minimum_effect, quality=quality)
+
+
+def _runs(home: Path, text: str) -> list[Run]:
+    if (Path(text) / "run.json").is_file():
+        return [read_run(Path(text))]
+    if not (home / "journal.sqlite").is_file():
+        raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
+    journal = Journal(home)
+    known = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+    found = [name for part in text.split(",") for name in (fnmatch.filter(known, part.strip()) or [part.strip()])]
+    return [journal.run(name) for name in found]
+
+
+def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfig) -> Verdict:
+    if before.engine != after.engine or before.model != after.model:
+        raise RequestError(
+            "the plans differ in engine or model", hint="verify compares settings of one engine and model"
+        )
+    request = CaseRequest(
+        model=before.model,
+        engine=before.engine,
+        device=args.device,
+        count=args.count,
+        traffic=args.traffic,
+        requests=args.requests,
+        scale_lengths=args.scale_lengths,
+        scale_rate=args.scale_rate,
+        window_s=parse_duration(args.window) if args.window else 20.0,
+        slo=args.slo,
+        repeats=args.repeats,
+        seed=args.seed,
+    )
+    case = _checked(prepare(request), before, after)
+    journal = Journal(args.home)
+    session = journal.begin("verify", msgspec.json.encode(request).decode())
+    trials = Trials(
+        journal,
+        session.session_id,
+        case.engine,
+        slo=case.slo,
+        budget_s=float("inf"),
+        command=shlex.join(["powerband", *sys.argv[1:]]),
+        watcher=Narrator(quiet=args.quiet),
+    )
+    verdict = Loop(case, trials).compare(before, after, minimum_effect=args.minimum_effect)
+    journal.put_document(session.session_id, "verdict", msgspec.json.encode(verdict))
+    journal.end(session.session_id, "done", verdict.reason)
+    return verdict
+
+
+def _checked(case: Case, *configs: EngineConfig) -> Case:
+    for config in configs:
+        reason = case.refuses(config)
+        if reason is not None:
+            raise RequestError(f"a plan cannot serve this traffic: {reason}", hint="change the plan or the traffic")
+    return case

@@ -1,0 +1,157 @@
+"""Trials of one session: each is measured at most once, committed when it finishes, and paid from the budget."""
+
+import time
+from typing import Protocol
+
+from powerband.engines.base import Engine
+from powerband.measure import OnProgress, measure
+from powerband.records.config import EngineConfig
+from powerband.records.errors import EngineError, RequestError
+from powerband.records.run import ClientCheck, Contention, Predicted, Purpose, Run, Trial, TrialStatus
+from powerband.records.slo import Slo
+from powerband.records.value import Record
+from powerband.records.workload import Workload
+from powerband.stores.base import Store
+
+_RETRIES = 1  # of a trial that somebody else's work spoilt: such an episode is usually over by the next one
+
+
+class Watcher(Protocol):
+    """Is told when a trial starts and when it has ended."""
+
+    def started(self, key: str, config: EngineConfig) -> OnProgress: ...
+
+    def finished(self, key: str, trial: Trial) -> None: ...
+
+
+class Trials:
+    """Evaluates configs for a session.
+
+    A trial whose key the journal holds already is recalled, not run again: a session that was killed goes on by making
+    the same calls, and repeats at most the trial it was in. ``engine_seconds`` is what all its trials cost so far.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        session_id: str,
+        engine: Engine,
+        *,
+        slo: Slo | None,
+        budget_s: float,
+        command: str,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self._store, self._engine = store, engine
+        self._slo, self._command, self._watcher = slo, command, watcher
+        self.budget_s = budget_s
+        self.trials: list[Trial] = store.trials(session_id)
+
+    @property
+    def engine_seconds(self) -> float:
+        return sum(trial.engine_seconds for trial in self.trials)
+
+    @property
+    def left_s(self) -> float:
+        return self.budget_s - self.engine_seconds
+
+    def run(
+        self,
+        key: str,
+        config: EngineConfig,
+        workload: Workload,
+        purpose: Purpose,
+        *,
+        cut_s: float,
+        predicted: Predicted | None = None,
+    ) -> tuple[Trial, Run | None]:
+        """The trial called ``key``: recalled, or measured now; a spoilt one is repeated once under its own key."""
+        planned = _Planned(config=config, workload=workload, purpose=purpose, cut_s=cut_s, predicted=predicted)
+        for attempt in range(_RETRIES + 1):
+            name = key if attempt == 0 else f"{key}-again"
+            trial, run = self._recall(name) or self._measure(name, planned)
+            if trial.status != "contended":
+                break
+        return trial, run
+
+    def evidence(self, trial: Trial) -> Run:
+        """The raw run behind a trial that has one."""
+        if trial.run_id is None:
+            raise RequestError(f"trial {trial.n} left no run: {trial.cause}", hint="only measured trials have one")
+        return self._store.run(trial.run_id)
+
+    def skip(self, key: str, config: EngineConfig, cause: str) -> None:
+        """Record a config that was pruned and why, so that the journal tells what was not tried."""
+        if self._store.trial(self.session_id, key) is None:
+            trial = Trial(n=len(self.trials) + 1, purpose="tune", config=config, status="pruned", cause=cause)
+            self._commit(key, trial, None)
+
+    def _recall(self, key: str) -> tuple[Trial, Run | None] | None:
+        trial = self._store.trial(self.session_id, key)
+        if trial is None:
+            return None
+        return trial, self._store.run(trial.run_id) if trial.run_id else None
+
+    def _measure(self, key: str, planned: "_Planned") -> tuple[Trial, Run | None]:
+        run_id = f"{self.session_id}.{key}"
+        on_progress = self._watcher.started(key, planned.config) if self._watcher else None
+        began = time.monotonic()
+        run, cause = None, None
+        status: TrialStatus = "done"
+        try:
+            run = measure(
+                self._engine,
+                planned.config,
+                planned.workload,
+                run_id=run_id,
+                folder=self._store.run_folder(run_id),
+                command=self._command,
+                cut_s=planned.cut_s,
+                on_progress=on_progress,
+            )
+            status, cause = judge(run)
+        except EngineError as error:
+            status, cause = "failed", "; ".join([error.message, *error.log_tail[-1:]])
+        trial = Trial(
+            n=len(self.trials) + 1,
+            purpose=planned.purpose,
+            config=planned.config,
+            status=status,
+            predicted=planned.predicted,
+            measured=run.metrics(self._slo) if run else None,
+            run_id=run_id if run else None,
+            cause=cause,
+            engine_seconds=time.monotonic() - began,
+            startup_s=run.startup_s if run else 0.0,
+        )
+        self._commit(key, trial, run)
+        return trial, run
+
+    def _commit(self, key: str, trial: Trial, run: Run | None) -> None:
+        self._store.add_trial(self.session_id, key, trial, run)
+        self.trials.append(trial)
+        if self._watcher and trial.status != "pruned":
+            self._watcher.finished(key, trial)
+
+
+class _Planned(Record):
+    """One trial before it is run."""
+
+    config: EngineConfig
+    workload: Workload
+    purpose: Purpose
+    cut_s: float
+    predicted: Predicted | None
+
+
+def judge(run: Run) -> tuple[TrialStatus, str | None]:
+    """Whether a measured run may be used: not where the client was the limit or others took the cores."""
+    if isinstance(run.contention, Contention) and run.contention.contended:
+        return "contended", run.contention.reason
+    if isinstance(run.client, ClientCheck) and run.client.verdict == "limited":
+        return "client_limited", run.client.reason
+    if not any(trace.status == "ok" for trace in run.traces):
+        first = next((trace.error for trace in run.traces if trace.error), "no answer before the deadline")
+        return "failed", f"no request completed: {first}"
+    return "done", None

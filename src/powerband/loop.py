@@ -1,0 +1,266 @@
+"""The loop: account, locate, tune, verify; the only place where reasoning meets the world.
+
+Everything it decides follows from its case and the trials in the journal. A session that was killed is resumed by
+running the same code again: finished trials are recalled, the rest are measured.
+"""
+
+from typing import Literal
+
+from powerband.case import Case, offered_factor, within_window
+from powerband.engines.base import get_engine
+from powerband.evaluate import Trials
+from powerband.locate.diagnose import diagnose
+from powerband.probes.device import read_device
+from powerband.records.config import EngineConfig
+from powerband.records.errors import EngineError, MachineError, RequestError
+from powerband.records.finding import Cause, Diagnosis
+from powerband.records.metrics import Metrics
+from powerband.records.model import LayerGroup, ModelSpec
+from powerband.records.rounds import LoopReport, Objective, Round, TrafficSummary
+from powerband.records.run import Predicted, Provenance, Purpose, Run, Trial
+from powerband.records.verdict import QualityResult, Verdict
+from powerband.records.workload import Workload
+from powerband.simulate.calibrate import fit_step_time
+from powerband.simulate.predict import Predictor
+from powerband.simulate.step_time import predict_from_datasheet
+from powerband.tune.search import Proposal, Search
+from powerband.tune.space import Space
+from powerband.verify.compare import compare
+
+MINIMUM_EFFECT = 0.03  # a smaller gain is not worth a change of settings
+_START_S = 3.0  # allowance for a start and the warm-up until one was measured
+_LATE_S = 3.0  # and for answers that end after the last arrival, in a config that keeps up
+_CALIBRATION_REQUESTS, _CALIBRATION_S = 8, 30.0
+
+# What an engine that loads no model from here is taken for until its runs are known: only a start for the calibration.
+STAND_IN = ModelSpec(
+    name="stand-in",
+    architecture="unknown",
+    layers=(LayerGroup(count=16, kind="attention", kv_heads=8, head_dim=64),),
+    hidden=2048,
+    heads=32,
+    vocab=32_000,
+    parameters=1_000_000_000,
+    active_parameters=1_000_000_000,
+    weight_bytes=2_000_000_000,
+    weight_dtype="bf16",
+    basis="assumed",
+    context_tokens=8192,
+    assumed=("the served model is not known here",),
+)
+
+
+class Loop:
+    """One session: its case, its trials, and what was learnt so far."""
+
+    def __init__(self, case: Case, trials: Trials) -> None:
+        self.case, self.trials = case, trials
+        self.objective: Objective = "goodput_per_s" if case.slo else "output_tokens_per_s"
+        self._runs: list[Run] = []
+        self._rounds: list[Round] = []
+
+    def run(self) -> LoopReport:
+        """Do the whole loop.
+
+        Raises RequestError where the budget pays for no trial, EngineError where the naive settings fail, MachineError
+        where the host is too busy to measure on.
+        """
+        if self.case.request.scale_rate == "auto":
+            self.case = self._scaled_to_machine()
+        baseline, before = self._baseline()
+        diagnosis = self._diagnose(before)
+        best, stopped = self._tune(baseline, diagnosis)
+        verdict = self.compare(baseline.config, best.config) if best.n != baseline.n else None
+        return self._report(baseline, best, before, diagnosis, verdict, stopped)
+
+    def trial_cost_s(self, config: EngineConfig) -> float:
+        """What a trial of a config that keeps up costs: the slowest start seen, the arrivals, the last answers."""
+        starts = [trial.startup_s for trial in self.trials.trials if trial.startup_s > 0]
+        span_s = self.case.workload.span_s or self.case.cut_s / 3
+        return max([_START_S, *starts]) + span_s + _LATE_S
+
+    def _scaled_to_machine(self) -> Case:
+        """Serve a few requests one at a time; offer a fixed multiple of that rate from here on."""
+        case = self.case
+        few = Workload(
+            requests=case.workload.requests[:_CALIBRATION_REQUESTS],
+            source=case.workload.source,
+            concurrency=1,
+            seed=case.workload.seed,
+        )
+        trial, run = self.trials.run("calibrate", case.naive, few, "calibrate", cut_s=_CALIBRATION_S)
+        if run is None or trial.measured is None or trial.status != "done":
+            raise _unusable("the calibration run", trial)
+        self._runs.append(run)
+        return within_window(case, offered_factor(case, trial.measured.request_rate_per_s))
+
+    def _baseline(self) -> tuple[Trial, Run]:
+        needed_s = self.trial_cost_s(self.case.naive)
+        if self.trials.budget_s < needed_s:
+            raise RequestError(
+                f"a budget of {self.trials.budget_s:.0f} s does not pay for one trial of about {needed_s:.0f} s",
+                hint="raise --budget, or shorten a trial with --window",
+            )
+        trial, run = self._measure("baseline", self.case.naive, "baseline")
+        if run is None or trial.status != "done":
+            raise _unusable("the baseline with the naive settings", trial)
+        self._runs.append(run)
+        return trial, run
+
+    def _tune(self, baseline: Trial, diagnosis: Diagnosis) -> tuple[Trial, str]:
+        """Ask, measure, tell, until the search or its budget ends; gives the best trial and why it stopped."""
+        case = self.case
+        if not case.engine.restartable:
+            return baseline, "this server's settings cannot be changed from here: apply the remedy, then run this again"
+        search = Search(
+            Space(knobs=case.engine.knobs(), complete=case.complete, refuses=case.refuses, fixed=case.fixed),
+            baseline,
+            self._predictor(),
+            objective=self.objective,
+            slo=case.slo,
+            causes=_causes(diagnosis),
+            trial_cost_s=self.trial_cost_s,
+            budget_s=self.trials.left_s - 2 * case.repeats * self.trial_cost_s(case.naive),
+        )
+        while (proposal := search.ask()) is not None:
+            trial, run = self._measure(f"tune-{len(self._rounds) + 1}", proposal.config, "tune", proposal.predicted)
+            if run is not None and trial.status == "done":
+                self._runs.append(run)
+            search.tell(trial, self._predictor())
+            self._rounds.append(self._round(proposal, trial, better=search.best.n == trial.n))
+        return search.best, search.stopped_because
+
+    def compare(self, before: EngineConfig, after: EngineConfig, *, minimum_effect: float = MINIMUM_EFFECT) -> Verdict:
+        """Fresh runs of both, in the order ABBA, so that a drift of the machine falls on both alike."""
+        runs: dict[str, list[Run]] = {"before": [], "after": []}
+        for repeat in range(1, self.case.repeats + 1):
+            sides = [("before", before), ("after", after)]
+            for side, config in sides if repeat % 2 else reversed(sides):
+                trial, run = self._measure(f"verify-{repeat}-{side}", config, "verify")
+                if run is not None and trial.status == "done":
+                    runs[side].append(run)
+        return compare(
+            runs["before"],
+            runs["after"],
+            slo=self.case.slo,
+            minimum_effect=minimum_effect,
+            quality=quality_of(before, after),
+        )
+
+    def _measure(
+        self, key: str, config: EngineConfig, purpose: Purpose, predicted: Predicted | None = None
+    ) -> tuple[Trial, Run | None]:
+        return self.trials.run(key, config, self.case.workload, purpose, cut_s=self.case.cut_s, predicted=predicted)
+
+    def _predictor(self) -> Predictor:
+        """Predictions over the whole workload, from the datasheet and everything measured so far."""
+        case = self.case
+        device = case.device or read_device("cpu")
+        prior = predict_from_datasheet(case.model or STAND_IN, device, case.naive)
+        return Predictor(
+            fit_step_time(self._runs, prior),
+            case.workload,
+            objective=self.objective,
+            slo=case.slo,
+            deadline_s=case.cut_s,
+            kv_tokens_of=lambda config: ledger.capacity.kv_tokens if (ledger := case.ledger_of(config)) else None,
+        )
+
+    def _diagnose(self, run: Run) -> Diagnosis:
+        case = self.case
+        return diagnose(run, ledger=case.ledger_of(run.config), model=case.model, device=case.device, slo=case.slo)
+
+    def _round(self, proposal: Proposal, trial: Trial, *, better: bool) -> Round:
+        usable = trial.status == "done"
+        return Round(
+            n=len(self._rounds) + 1,
+            cause=proposal.cause,
+            change=proposal.config.changes_from(self.case.naive),
+            why=proposal.why,
+            trial=trial.n,
+            predicted=proposal.predicted,
+            measured=_objective(trial.measured, self.objective),
+            outcome=("better" if better else "not_better") if usable else _outcome_of_unusable(trial),
+        )
+
+    def _report(
+        self,
+        baseline: Trial,
+        best: Trial,
+        before: Run,
+        diagnosis: Diagnosis,
+        verdict: Verdict | None,
+        stopped: str,
+    ) -> LoopReport:
+        case, changed = self.case, best.n != baseline.n
+        chosen = best.config if verdict is not None and verdict.verdict == "keep" else None
+        assert isinstance(before.provenance, Provenance)  # a measured run has one
+        return LoopReport(
+            session_id=self.trials.session_id,
+            model=case.model,
+            device=case.device,
+            traffic=summarise(case.workload),
+            slo=case.slo,
+            objective=self.objective,
+            ledger=case.ledger_of(best.config),
+            trials=tuple(self.trials.trials),
+            rounds=tuple(self._rounds),
+            baseline_trial=baseline.n,
+            best_trial=best.n if changed else None,
+            diagnosis_before=diagnosis,
+            diagnosis_after=self._diagnose(self.trials.evidence(best)) if changed else None,
+            verdict=verdict,
+            chosen=chosen,
+            start_command=case.engine.start_command(chosen or baseline.config),
+            budget_s=self.trials.budget_s,
+            engine_seconds=self.trials.engine_seconds,
+            stopped_because=stopped,
+            provenance=before.provenance,
+            notes=tuple(dict.fromkeys([*case.notes, *before.notes])),
+        )
+
+
+def summarise(workload: Workload) -> TrafficSummary:
+    """The workload's figures for a report."""
+    count = len(workload.requests)
+    return TrafficSummary(
+        source=workload.source,
+        scaling=workload.scaling,
+        requests=count,
+        input_tokens_mean=workload.input_tokens / max(count, 1),
+        output_tokens_mean=workload.output_tokens / max(count, 1),
+        longest_tokens=workload.longest_tokens,
+        request_rate_per_s=workload.request_rate_per_s,
+        concurrency=workload.concurrency,
+    )
+
+
+def quality_of(before: EngineConfig, after: EngineConfig) -> QualityResult:
+    """Whether a quality gate is needed: where a changed knob alters the answers. None is built yet, so none is run."""
+    changed = after.changes_from(before)
+    altering = [knob.name for knob in get_engine(after.engine).knobs() if knob.numerics and knob.name in changed]
+    if not altering:
+        return QualityResult(verdict="not_needed", reason="no changed setting alters the answers")
+    return QualityResult(verdict="not_run", reason=f"{', '.join(altering)} may alter the answers: no gate was run")
+
+
+def _causes(diagnosis: Diagnosis) -> list[Cause]:
+    return list(dict.fromkeys([diagnosis.verdict, *(finding.cause for finding in diagnosis.findings)]))
+
+
+def _objective(metrics: Metrics | None, objective: Objective) -> float | None:
+    if metrics is None:
+        return None
+    return metrics.goodput_per_s if objective == "goodput_per_s" else metrics.output_tokens_per_s
+
+
+def _outcome_of_unusable(trial: Trial) -> Literal["failed", "unusable"]:
+    return "failed" if trial.status in ("failed", "pruned") else "unusable"
+
+
+def _unusable(what: str, trial: Trial) -> MachineError:
+    if trial.status == "contended":
+        return MachineError(f"{what} cannot be trusted: {trial.cause}", hint="end the other work, then --resume")
+    if trial.status == "client_limited":
+        return MachineError(f"{what} was limited by the load generator: {trial.cause}", hint="lower --scale-rate")
+    return EngineError(f"{what} failed: {trial.cause}", hint="the engine's log is in the run's folder")

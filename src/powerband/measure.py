@@ -1,0 +1,162 @@
+"""Measure one config under one workload: start the engine, warm it up, send, watch, stop; the Run is the evidence."""
+
+import datetime
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from powerband import __version__
+from powerband.engines.base import Engine, RunningEngine
+from powerband.load.runner import run_load
+from powerband.load.target import Loaded, Progress, Target
+from powerband.locate.contention import assess_contention
+from powerband.probes.host import HostProbe
+from powerband.records.config import EngineConfig
+from powerband.records.errors import EngineError
+from powerband.records.run import Provenance, Run
+from powerband.records.sample import EngineSample, HostSample
+from powerband.records.workload import RequestSpec, Workload
+
+SAMPLE_EVERY_S = 0.5
+_LEAD_NS = 200_000_000  # from "now" to the first scheduled request: the sampler and the client are up by then
+_WARM_UP_REQUESTS, _WARM_UP_INPUT, _WARM_UP_OUTPUT = 4, 64, 8
+
+OnProgress = Callable[[Progress], None]
+
+
+def measure(
+    engine: Engine,
+    config: EngineConfig,
+    workload: Workload,
+    *,
+    run_id: str,
+    folder: Path,
+    command: str,
+    cut_s: float,
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Run ``workload`` against a fresh engine with ``config``; its log and evidence go into ``folder``.
+
+    What has not ended ``cut_s`` after the start counts as dropped.
+
+    Raises EngineError where the engine dies, at start or in the run; the engine is stopped whatever happens.
+    """
+    running = engine.start(config, folder)
+    try:
+        target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
+        warm_up(target, workload)
+        return observe(
+            running,
+            target,
+            config,
+            workload,
+            run_id=run_id,
+            command=command,
+            cut_s=cut_s,
+            on_progress=on_progress,
+        )
+    finally:
+        running.stop()
+
+
+def warm_up(target: Target, workload: Workload) -> None:
+    """A few short requests that are not counted: first-use costs do not belong to the workload."""
+    short = [
+        RequestSpec(
+            offset_ns=0,
+            input_tokens=min(request.input_tokens, _WARM_UP_INPUT),
+            output_tokens=min(request.output_tokens, _WARM_UP_OUTPUT),
+        )
+        for request in workload.requests[:_WARM_UP_REQUESTS]
+    ]
+    warm = Workload(requests=tuple(short), source="warm-up", concurrency=2, seed=workload.seed + 1)
+    run_load(target, warm, t0_ns=time.monotonic_ns(), deadline_s=60.0)
+
+
+def observe(
+    running: RunningEngine,
+    target: Target,
+    config: EngineConfig,
+    workload: Workload,
+    *,
+    run_id: str,
+    command: str,
+    cut_s: float,
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Send ``workload`` to an engine that runs already, and watch engine and host meanwhile."""
+    t0_ns = time.monotonic_ns() + _LEAD_NS
+    started_at = datetime.datetime.now(datetime.UTC).isoformat()
+    with _Watch(running, t0_ns) as watch:
+        loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress)
+    if loaded.stopped_because == "interrupted":
+        raise KeyboardInterrupt  # half a trial is no trial
+    _raise_if_dead(running, loaded)
+    threads = config.knobs.get("n_threads")
+    return Run(
+        run_id=run_id,
+        basis="measured",
+        config=config,
+        effective=running.effective(),
+        workload=workload,
+        traces=loaded.traces,
+        end_ns=loaded.end_ns,
+        engine_samples=tuple(watch.engine_samples),
+        host_samples=tuple(watch.host_samples),
+        client=loaded.client,
+        contention=assess_contention(watch.host_samples, threads if isinstance(threads, int) else None),
+        provenance=Provenance(
+            powerband=__version__,
+            command=command,
+            started_at=started_at,
+            host=f"{platform.node()} {platform.machine()} {platform.system()} {platform.release()}",
+            engine_version=running.version,
+            python=platform.python_version(),
+        ),
+        startup_s=running.startup_s,
+        notes=loaded.notes,
+    )
+
+
+def _raise_if_dead(running: RunningEngine, loaded: Loaded) -> None:
+    if running.alive():
+        return
+    done = sum(trace.status == "ok" for trace in loaded.traces)
+    raise EngineError(
+        f"the engine died during the run, after {done} of {len(loaded.traces)} requests",
+        hint="its log is in the run's folder; its last lines follow",
+        log_tail=running.log_tail(),
+    )
+
+
+class _Watch:
+    """Samples engine and host in a thread of its own, on the run's clock, until the block ends."""
+
+    def __init__(self, running: RunningEngine, t0_ns: int) -> None:
+        self.engine_samples: list[EngineSample] = []
+        self.host_samples: list[HostSample] = []
+        self._running, self._t0_ns = running, t0_ns
+        self._host = HostProbe(running.pid)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample_until_over, name="powerband-watch", daemon=True)
+
+    def __enter__(self) -> "_Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=10)
+
+    def _sample_until_over(self) -> None:
+        self._take()
+        while not self._over.wait(SAMPLE_EVERY_S):
+            self._take()
+        self._take()
+
+    def _take(self) -> None:
+        now_ns = time.monotonic_ns() - self._t0_ns
+        self.host_samples.append(self._host.sample(now_ns))
+        self.engine_samples.append(self._running.sample(now_ns))

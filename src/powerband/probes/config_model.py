@@ -1,21 +1,26 @@
 """From a config.json to a ModelSpec by closed form: every tensor's shape follows from the config, no weights needed."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from powerband.probes.families import read_shape
+from powerband.probes.families.vision import read_vision
 from powerband.probes.keys import Keys
+from powerband.probes.quantisation import Scheme, read_scheme
 from powerband.probes.spec import group_layers, merge_parts
 from powerband.probes.tensors import Shape, Tensor
 from powerband.records.errors import RequestError
 from powerband.records.model import ModelSpec, WeightPart
+from powerband.records.value import Basis
 from powerband.records.weight_format import BF16, F16, F32, WeightFormat
 
 _CONFIG_LIMIT_BYTES = 32 << 20
 _DTYPES = {"bfloat16": BF16, "float16": F16, "float32": F32}
+_WIDE = {"f32": F32}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -24,32 +29,66 @@ def read_config(path: Path) -> dict[str, Any]:
         raise RequestError(
             f"{path} is larger than any config.json", hint="name the folder that holds the model's config"
         )
+    return decode_config(path.read_bytes(), str(path))
+
+
+def decode_config(data: bytes, source: str) -> dict[str, Any]:
     try:
-        fields = msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise RequestError(f"{path} is not JSON: {error}", hint="a model's config.json is expected") from None
+        # Some checkpoints hold Infinity, which JSON has no word for.
+        fields = msgspec.json.decode(data.replace(b" Infinity", b" 1e308").replace(b" NaN", b" null"))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"{source} is not JSON: {error}", hint="a model's config.json is expected") from None
     if not isinstance(fields, dict):
-        raise RequestError(f"{path} holds a {type(fields).__name__}, not an object", hint="a config.json is expected")
+        raise RequestError(f"{source} holds a {type(fields).__name__}, not an object", hint="a config.json is expected")
     return fields
 
 
 def model_from_config(name: str, fields: dict[str, Any], source: str) -> ModelSpec:
     """Shape, cache layout and weights of the model that ``fields`` describes; RequestError for what is not one."""
     outer = Keys(source, fields)
-    keys = outer.section("text_config", "llm_config", "language_config") or outer
+    keys = text_keys(outer)
     shape = read_shape(keys)
-    plain = _DTYPES.get(keys.text("torch_dtype", "dtype") or outer.text("torch_dtype", "dtype"))
-    assumed = list(shape.assumed)
-    if plain is None:
-        plain = BF16
-        assumed.append("no dtype in the config: bf16")
-    parts = merge_parts(_part(tensor, plain) for tensor in shape.tensors)
-    return build_spec(name, keys, shape, parts, plain, assumed)
+    towers, unknown = read_vision(outer, shape.hidden)
+    shape.tensors += towers
+    plain, assumed = plain_dtype(outer, keys)
+    scheme = read_scheme(outer if outer.section("quantization_config", "quantization") else keys)
+    parts = merge_parts(part_of(tensor, plain, scheme) for tensor in shape.tensors)
+    notes = (*shape.assumed, *unknown, *assumed)
+    return build_spec(name, outer, keys, shape, parts, plain=plain.name, scheme=scheme.name, assumed=notes)
+
+
+def text_keys(outer: Keys) -> Keys:
+    """The fields of the language model inside a multimodal config, or the config itself."""
+    inner = outer.section("text_config", "llm_config", "language_config")
+    if inner is None:
+        return outer
+    fields = dict(inner.fields)
+    fields.setdefault("model_type", outer.text("model_type"))
+    if outer.has("tie_word_embeddings"):
+        fields.setdefault("tie_word_embeddings", outer.fields["tie_word_embeddings"])
+    return Keys(outer.source, fields)
+
+
+def plain_dtype(outer: Keys, keys: Keys) -> tuple[WeightFormat, tuple[str, ...]]:
+    word = keys.text("torch_dtype", "dtype") or outer.text("torch_dtype", "dtype")
+    if word in _DTYPES:
+        return _DTYPES[word], ()
+    return BF16, ("no dtype in the config: bf16",)
 
 
 def build_spec(
-    name: str, keys: Keys, shape: Shape, parts: tuple[WeightPart, ...], plain: WeightFormat, assumed: list[str]
+    name: str,
+    outer: Keys,
+    keys: Keys,
+    shape: Shape,
+    parts: tuple[WeightPart, ...],
+    *,
+    plain: str,
+    scheme: str,
+    basis: Basis = "computed",
+    assumed: Iterable[str] = (),
 ) -> ModelSpec:
+    """Shape and parts as one record."""
     groups, order = group_layers(shape.layers)
     total = sum(part.parameters for part in parts)
     routed = sum(part.parameters for part in parts if part.role == "experts")
@@ -57,7 +96,7 @@ def build_spec(
     shares: Counter[str] = Counter()
     for part in parts:
         shares[part.dtype] += part.bytes
-    architectures = keys.items("architectures")
+    architectures = outer.items("architectures") or keys.items("architectures")
     return ModelSpec(
         name=name,
         architecture=str(architectures[0]) if architectures else keys.text("model_type", default="unknown"),
@@ -71,9 +110,11 @@ def build_spec(
         active_parameters=total - round(idle),
         weight_bytes=sum(part.bytes for part in parts),
         weight_dtype=shares.most_common(1)[0][0],
-        basis="computed",
-        context_tokens=keys.optional("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"),
-        compute_dtype=plain.name,
+        basis=basis,
+        context_tokens=keys.optional(
+            "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx"
+        ),
+        compute_dtype=plain,
         intermediate=shape.intermediate,
         experts=shape.experts,
         experts_per_token=shape.experts_per_token,
@@ -81,17 +122,22 @@ def build_spec(
         parts=parts,
         rope_dim=shape.rope_dim,
         tied=shape.tied,
-        assumed=tuple(assumed),
+        quantisation=scheme,
+        assumed=tuple(dict.fromkeys(assumed)),
     )
 
 
-def _part(tensor: Tensor, plain: WeightFormat) -> WeightPart:
+def part_of(tensor: Tensor, plain: WeightFormat, scheme: Scheme) -> WeightPart:
+    """A tensor's bytes in the format its scheme gives it; biases stay in the model's dtype."""
+    narrow = scheme.format_of(tensor)
+    kind = narrow or _WIDE.get(tensor.dtype, plain)
+    bias = round(tensor.bias_values * plain.bits / 8)
     return WeightPart(
         role=tensor.role,
         layer=tensor.layer,
         parameters=tensor.values,
-        bytes=plain.bytes_of(tensor.outputs, tensor.inputs, tensor.copies) + round(tensor.bias_values * plain.bits / 8),
-        dtype=plain.name,
+        bytes=kind.bytes_of(tensor.outputs, tensor.inputs, tensor.copies) + bias,
+        dtype=kind.name,
         split=tensor.split,
         quantisable=tensor.linear,
         rows=tensor.outputs * tensor.copies,

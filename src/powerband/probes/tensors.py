@@ -1,8 +1,8 @@
 """The tensors a decoder is made of, named as Hugging Face checkpoints name them, without any weights at hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from powerband.records.model import LayerGroup, Split, WeightRole
 
@@ -19,10 +19,7 @@ class Tensor(NamedTuple):
     copies: int = 1
     split: Split = "replicated"
     linear: bool = False  # a matrix that quantisers touch unless told not to
-
-    @property
-    def matrix_values(self) -> int:
-        return self.copies * self.outputs * self.inputs
+    dtype: str = ""  # where the checkpoint keeps it wider or narrower than the rest
 
     @property
     def bias_values(self) -> int:
@@ -30,7 +27,7 @@ class Tensor(NamedTuple):
 
     @property
     def values(self) -> int:
-        return self.matrix_values + self.bias_values
+        return self.copies * self.outputs * self.inputs + self.bias_values
 
 
 @dataclass
@@ -58,8 +55,8 @@ def linear(
     return Tensor(name, role, layer, outputs, inputs, bias, 1, split, linear=True)
 
 
-def norm(name: str, layer: int, size: int, *, bias: bool = False) -> Tensor:
-    return Tensor(name, "norm", layer, size, bias=bias)
+def vector(name: str, layer: int, size: int, *, bias: bool = False, role: WeightRole = "norm") -> Tensor:
+    return Tensor(name, role, layer, size, bias=bias)
 
 
 def embedding(name: str, vocab: int, hidden: int) -> Tensor:
@@ -70,58 +67,38 @@ def head(name: str, vocab: int, hidden: int, *, bias: bool = False) -> Tensor:
     return Tensor(name, "head", -1, vocab, hidden, bias, 1, "tensor")
 
 
-@dataclass(frozen=True)
-class Heads:
-    """Attention with ``heads`` queries over ``kv_heads`` keys and values; ``value_dim`` 0 means as the key."""
+class Mixer(Protocol):
+    """The part of a layer that mixes tokens: attention or a recurrence."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int = 0
+    def tensors(self, prefix: str, layer: int, hidden: int) -> Iterator[Tensor]: ...
+
+    def cache(self) -> LayerGroup:
+        """What one layer keeps per sequence."""
+
+
+class FeedForward(Protocol):
+    def tensors(self, prefix: str, layer: int, hidden: int) -> Iterator[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Mlp:
+    intermediate: int
+    gated: bool = True
     bias: bool = False
-    out_bias: bool = False
-    qk_norm: str = ""  # "head": one scale per head dimension; "full": over all heads at once
-    gated: bool = False  # the query projection also makes an output gate
-    sinks: bool = False  # one learned sink per head
 
     def tensors(self, prefix: str, layer: int, hidden: int) -> Iterator[Tensor]:
-        value_dim = self.value_dim or self.head_dim
-        queries = self.heads * self.head_dim * (2 if self.gated else 1)
-        keys, values = self.kv_heads * self.head_dim, self.kv_heads * value_dim
-        yield linear(f"{prefix}.q_proj", "attention", layer, queries, hidden, bias=self.bias)
-        yield linear(f"{prefix}.k_proj", "attention", layer, keys, hidden, bias=self.bias, split="kv_heads")
-        yield linear(f"{prefix}.v_proj", "attention", layer, values, hidden, bias=self.bias, split="kv_heads")
-        yield linear(f"{prefix}.o_proj", "attention", layer, hidden, self.heads * value_dim, bias=self.out_bias)
-        if self.qk_norm:
-            many = self.qk_norm == "full"
-            yield norm(f"{prefix}.q_norm", layer, self.heads * self.head_dim if many else self.head_dim)
-            yield norm(f"{prefix}.k_norm", layer, self.kv_heads * self.head_dim if many else self.head_dim)
-        if self.sinks:
-            yield Tensor(f"{prefix}.sinks", "other", layer, self.heads)
-
-    def cache(self, window_tokens: int = 0) -> LayerGroup:
-        return LayerGroup(
-            count=1,
-            kind="sliding" if window_tokens else "attention",
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            v_head_dim=self.value_dim if self.value_dim != self.head_dim else 0,
-            window_tokens=window_tokens,
-        )
-
-
-def mlp(
-    prefix: str, layer: int, hidden: int, intermediate: int, *, gated: bool = True, bias: bool = False
-) -> Iterator[Tensor]:
-    if gated:
-        yield linear(f"{prefix}.gate_proj", "mlp", layer, intermediate, hidden, bias=bias)
-    yield linear(f"{prefix}.up_proj", "mlp", layer, intermediate, hidden, bias=bias)
-    yield linear(f"{prefix}.down_proj", "mlp", layer, hidden, intermediate, bias=bias)
+        if self.gated:
+            yield linear(f"{prefix}.gate_proj", "mlp", layer, self.intermediate, hidden, bias=self.bias)
+        yield linear(f"{prefix}.up_proj", "mlp", layer, self.intermediate, hidden, bias=self.bias)
+        yield linear(f"{prefix}.down_proj", "mlp", layer, hidden, self.intermediate, bias=self.bias)
 
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: routed ones, a router, and shared ones that see every token."""
+    """A mixture of experts: routed ones, a router, and shared ones that see every token.
+
+    ``latent`` > 0: routed experts work on that many features, between a projection down and one up.
+    """
 
     count: int
     per_token: int
@@ -132,17 +109,66 @@ class Experts:
     score_correction: bool = False  # one bias per expert that only steers the choice
     bias: bool = False
     gated: bool = True
+    latent: int = 0
 
     def tensors(self, prefix: str, layer: int, hidden: int) -> Iterator[Tensor]:
         yield Tensor(f"{prefix}.gate", "other", layer, self.count, hidden, self.router_bias)
         if self.score_correction:
-            yield Tensor(f"{prefix}.gate.e_score_correction_bias", "other", layer, self.count)
-        shapes = [("up_proj", self.intermediate, hidden), ("down_proj", hidden, self.intermediate)]
-        for name, outputs, inputs in [("gate_proj", self.intermediate, hidden), *shapes] if self.gated else shapes:
+            yield vector(f"{prefix}.gate.e_score_correction_bias", layer, self.count, role="other")
+        width = self.latent or hidden
+        if self.latent:
+            yield linear(f"{prefix}.latent_down", "mlp", layer, width, hidden, split="replicated")
+            yield linear(f"{prefix}.latent_up", "mlp", layer, hidden, width, split="replicated")
+        shapes = [("up_proj", self.intermediate, width), ("down_proj", width, self.intermediate)]
+        for name, outputs, inputs in [("gate_proj", self.intermediate, width), *shapes] if self.gated else shapes:
             yield Tensor(
                 f"{prefix}.experts.0.{name}", "experts", layer, outputs, inputs, self.bias, self.count, "experts", True
             )
         if self.shared_intermediate:
-            yield from mlp(f"{prefix}.shared_experts", layer, hidden, self.shared_intermediate, gated=self.gated)
+            shared = Mlp(self.shared_intermediate, gated=self.gated)
+            yield from shared.tensors(f"{prefix}.shared_experts", layer, hidden)
         if self.shared_gate:
             yield Tensor(f"{prefix}.shared_expert_gate", "other", layer, 1, hidden)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer. ``shares_cache``: it reads another layer's keys and values and keeps none."""
+
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
+    norms: int = 2  # vectors of the hidden size
+    norm_bias: bool = False
+    shares_cache: bool = False
+    dense_beside: Mlp | None = None  # a dense MLP that runs beside the experts
+    extra: tuple[Tensor, ...] = ()
+    mixer_name: str = "self_attn"
+    ffn_name: str = "mlp"
+
+
+def add_blocks(shape: Shape, blocks: Iterable[Block]) -> None:
+    """Append every block's tensors and cache to ``shape``, and note the widest MLP and the experts."""
+    for layer, block in enumerate(blocks):
+        prefix = f"model.layers.{layer}"
+        if block.mixer is not None:
+            shape.tensors += block.mixer.tensors(f"{prefix}.{block.mixer_name}", layer, shape.hidden)
+        if block.mixer is None or block.shares_cache:
+            shape.layers.append(LayerGroup(count=1, kind="none"))
+        else:
+            shape.layers.append(block.mixer.cache())
+        for feed_forward in (block.feed_forward, block.dense_beside):
+            if feed_forward is not None:
+                shape.tensors += feed_forward.tensors(f"{prefix}.{block.ffn_name}", layer, shape.hidden)
+                _note_width(shape, feed_forward)
+        for index in range(block.norms):
+            shape.tensors.append(vector(f"{prefix}.norm{index}", layer, shape.hidden, bias=block.norm_bias))
+        shape.tensors += block.extra
+
+
+def _note_width(shape: Shape, feed_forward: FeedForward) -> None:
+    if isinstance(feed_forward, Mlp):
+        shape.intermediate = max(shape.intermediate, feed_forward.intermediate)
+    elif isinstance(feed_forward, Experts):
+        shape.experts, shape.experts_per_token = feed_forward.count, feed_forward.per_token
+        shape.expert_intermediate = feed_forward.intermediate
+        shape.intermediate = max(shape.intermediate, feed_forward.shared_intermediate)

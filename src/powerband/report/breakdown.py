@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from powerband.records.finding import Diagnosis, Finding, Share
 from powerband.records.rounds import LoopReport
 from powerband.records.units import format_duration
+from powerband.report.compare import after_name
 from powerband.report.document import (
     Block,
     Bullets,
@@ -52,7 +53,7 @@ class Side:
 def time_section(report: LoopReport) -> Section:
     """The mean request and the wall time, before and after on one scale, then the findings of each."""
     before, after = report.diagnosis_before, report.diagnosis_after
-    labelled = [("Naive", before), *([("Chosen", after)] if after else [])]
+    labelled = [("Naive", before), *([(after_name(report).capitalize(), after)] if after else [])]
     requests = [side for label, diagnosis in labelled if (side := request_side(label, diagnosis)) is not None]
     windows = [window_side(label, diagnosis) for label, diagnosis in labelled]
     blocks: list[Block] = []
@@ -131,7 +132,7 @@ def _table(title: str, whole: str, names: list[str], swatches: dict[str, str], s
     columns = [Column("Part")]
     for side in sides:
         columns += [Column(f"{side.label}, s", numeric=True, basis="computed"), Column("share", numeric=True)]
-    return Table(f"{title}: parts that sum to the {whole}", tuple(columns), tuple(rows))
+    return Table(title, tuple(columns), tuple(rows))
 
 
 def _column(side: Side, names: list[str]) -> list[tuple[Cell, Cell]]:

@@ -44,11 +44,12 @@ def compare_section(report: LoopReport) -> Section:
     else:
         lead = f"Same traffic, same machine, {repeats_text(report.verdict)}, in turn."
     blocks.append(Text(f"Offered: {_offered(report)}", "muted"))
-    return Section("compare", f"Naive and {_after_name(report)}", lead, tuple(blocks))
+    return Section("compare", f"Naive and {after_name(report)}", lead, tuple(blocks))
 
 
-def _after_name(report: LoopReport) -> str:
-    return "chosen" if report.chosen is not None else "best candidate"
+def after_name(report: LoopReport) -> str:
+    """What the other side is called: only settings that are recommended were chosen."""
+    return "chosen" if report.chosen is not None else "candidate"
 
 
 def _offered(report: LoopReport) -> str:
@@ -68,8 +69,8 @@ def comparison(report: LoopReport) -> Table:
     before, best = trial_of(report, report.baseline_trial), trial_of(report, report.best_trial)
     reach = strip_reach(tuple(compared.values()))
     rows = [
-        compared_row(compared[name], reach, repeats_text(verdict) if verdict else "")
-        if name in compared
+        compared_row(compared[name], reach, repeats_text(verdict))
+        if verdict is not None and name in compared
         else _single_row(name, before, best)
         for name in names
     ]
@@ -77,12 +78,15 @@ def comparison(report: LoopReport) -> Table:
     columns = (
         Column("Metric"),
         Column("Naive", numeric=True, basis="measured"),
-        Column(_after_name(report).capitalize(), numeric=True, basis="measured"),
+        Column(after_name(report).capitalize(), numeric=True, basis="measured"),
         Column("Ratio", numeric=True, basis="computed"),
-        Column("worse ← 1× → better", figure=True, note=f"log scale, ends at {reach:.2g}×"),
-        *([Column("From")] if mixed else []),
+        Column("worse ← 1× → better", figure=True, note=f"log scale, ends at {reach:.2g}×", plain_name="Verdict"),
+        Column("From"),
     )
-    return Table("Naive against chosen", columns, tuple(row if mixed else row[:-1] for row in rows))
+    drawn = any(cell.figure for row in rows for cell in row)
+    kept = [index for index, column in enumerate(columns) if (drawn or not column.figure) and (mixed or index < 5)]
+    shown = tuple(tuple(row[index] for index in kept) for row in rows)
+    return Table("Naive against chosen", tuple(columns[index] for index in kept), shown)
 
 
 def compared_row(row: Compared, reach: float, source: str) -> tuple[Cell, ...]:
@@ -91,9 +95,8 @@ def compared_row(row: Compared, reach: float, source: str) -> tuple[Cell, ...]:
     tone, origin = _TONES[row.verdict], Cell(source, tone="muted")
     if isinstance(row.ratio, Missing):
         return (*cells, Cell("no ratio", one_line(row.ratio.missing, 80), "muted"), Cell(row.verdict), origin)
-    if isinstance(row.interval, Missing):
-        note = f"no interval: {one_line(row.interval.missing, 80)}"
-        return (*cells, Cell(ratio(row.ratio), note, tone), Cell(row.verdict), origin)
+    if row.interval is None:
+        return (*cells, Cell(ratio(row.ratio), "no interval", tone), Cell(row.verdict), origin)
     ratio_cell = Cell(ratio(row.ratio, row.interval), ratio_interval(row.interval), tone)
     return (*cells, ratio_cell, Cell(row.verdict, figure=_strip(row, row.ratio, row.interval, reach)), origin)
 
@@ -110,9 +113,7 @@ def _strip(row: Compared, value: float, interval: Interval, reach: float) -> Svg
 
 def strip_reach(rows: Sequence[Compared]) -> float:
     """How far the ratio strips go, the same for all rows: the widest ratio, at least 1.5."""
-    bounds = [
-        bound for row in rows if isinstance(row.interval, Interval) for bound in (row.interval.low, row.interval.high)
-    ]
+    bounds = [bound for row in rows if row.interval is not None for bound in (row.interval.low, row.interval.high)]
     logs = [abs(math.log(bound)) for bound in bounds if bound > 0 and math.isfinite(bound)]
     return math.exp(max([*logs, math.log(1.5)]) * 1.08)
 
@@ -141,8 +142,7 @@ def _value_cell(name: str, value: Measured, pair: tuple[float | None, ...]) -> C
 
 def repeats_text(verdict: Verdict) -> str:
     plural = "s" if verdict.repeats != 1 else ""
-    excluded = f" ({verdict.excluded} more left out)" if verdict.excluded else ""
-    return f"{verdict.repeats} repeat{plural} a side{excluded}"
+    return f"{verdict.repeats} repeat{plural} a side"
 
 
 def noise_text(verdict: Verdict) -> str:

@@ -28,7 +28,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``basis`` says where every number of the column comes from; ``figure`` marks one that only the page can show."""
+    """``basis`` says where every number of the column comes from.
+
+    ``figure`` marks a column that the page draws; elsewhere it is shown as text under ``plain_name``.
+    """
 
     name: str
     numeric: bool = False
@@ -36,6 +39,7 @@ class Column:
     figure: bool = False
     wide: bool = False  # holds sentences
     note: str = ""
+    plain_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,9 @@ class Table:
 
     @property
     def shared_basis(self) -> Basis | None:
-        """The basis of every number, where it is one and the same: said once and not in each head."""
-        found = {column.basis for column in self.columns if column.basis is not None}
-        return found.pop() if len(found) == 1 else None
+        """The basis that several columns have in common: said once and not in each head."""
+        found = [column.basis for column in self.columns if column.basis is not None]
+        return found[0] if len(found) > 1 and len(set(found)) == 1 else None
 
     @property
     def dense(self) -> bool:

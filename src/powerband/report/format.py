@@ -86,10 +86,8 @@ def percents(shares: list[float]) -> list[str]:
     return [f"{value / 10:.1f} %" for value in floors]
 
 
-def ratio_decimals(interval: Interval | None) -> int:
+def ratio_decimals(interval: Interval) -> int:
     """Decimals at which the interval's width still shows: no digit that the noise makes meaningless."""
-    if interval is None:
-        return 2
     half = abs(interval.high - interval.low) / 2
     if not math.isfinite(half) or half == 0:
         return 2
@@ -97,6 +95,8 @@ def ratio_decimals(interval: Interval | None) -> int:
 
 
 def ratio(value: float, interval: Interval | None = None) -> str:
+    if interval is None:
+        return f"{significant(value)}×"
     return f"{value:,.{ratio_decimals(interval)}f}×"
 
 

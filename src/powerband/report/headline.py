@@ -37,7 +37,7 @@ def headline(report: LoopReport) -> Headline:
     if isinstance(row.ratio, Missing):
         sentence = f"{subject}: from {span} (no ratio), {answer}"
         return Headline(answer, _change(row), subject, "", sentence, details)
-    if isinstance(row.interval, Missing):
+    if row.interval is None:
         figure = ratio(row.ratio)
         return Headline(answer, figure, subject, "", f"{figure} {subject} (no interval), {answer}", details)
     figure, interval = ratio(row.ratio, row.interval), ratio_interval(row.interval)
@@ -48,14 +48,15 @@ def _change(row: Compared) -> str:
     return f"{significant(row.before)} → {significant(row.after)}"
 
 
-def _details(report: LoopReport, verdict: Verdict, span: str, interval: Interval | Missing | None) -> tuple[str, ...]:
+def _details(report: LoopReport, verdict: Verdict, span: str, interval: Interval | None) -> tuple[str, ...]:
     details = [_sentence(verdict.reason)]
-    if isinstance(interval, Missing):
-        details.append(f"From {span}; no interval: {_sentence(interval.missing)}")
-    elif interval is not None:
+    if interval is not None:
         details.append(f"From {span}; the interval is at {interval.level * 100:g} %.")
+    elif span:
+        details.append(f"From {span}; the ratio has no interval.")
     effect = f"smallest effect that counts {percent(verdict.minimum_effect)}"
-    details.append(f"{repeats_text(verdict)}; {noise_text(verdict)}; {effect}.")
+    left_out = f" ({verdict.excluded} more left out)" if verdict.excluded else ""
+    details.append(f"{repeats_text(verdict)}{left_out}; {noise_text(verdict)}; {effect}.")
     details.append(f"Quality {words(verdict.quality.verdict)}: {_sentence(verdict.quality.reason)}")
     if report.slo is not None:
         details.append(f"SLO: {slo_text(report.slo)}.")
@@ -67,20 +68,16 @@ def _sentence(text: str) -> str:
 
 
 def _unverified(report: LoopReport) -> Headline:
-    stopped = f"The loop stopped because {one_line(report.stopped_because)}."
+    stopped = f"Stopped: {_sentence(one_line(report.stopped_because))}"
     before, best = trial_of(report, report.baseline_trial), trial_of(report, report.best_trial)
     if before is None or best is None or best.n == before.n:
-        sentence = "Nothing better than the baseline was found: no change is recommended"
-        return Headline(
-            "no change", "No change", "nothing better than the baseline was found", "", sentence, (stopped,)
-        )
-    low, high = (measured(trial, report.objective) for trial in (before, best))
-    subject = f"{_SUBJECT[report.objective]} at the same traffic, not verified"
+        found = "nothing better than the baseline was found"
+        return Headline("no change", "No change", found, "", f"{found}, no change is recommended", (stopped,))
+    answer, subject = "not verified", f"{_SUBJECT[report.objective]} at the same traffic"
     note = f"One run each (trials {before.n} and {best.n}), so no interval: not recommended until verified."
-    if isinstance(low, Missing) or isinstance(high, Missing) or low <= 0:
-        sentence = f"Trial {best.n} looks best; not verified"
-        return Headline("not verified", "Not verified", f"trial {best.n} looks best", "", sentence, (note, stopped))
-    figure = ratio(high / low)
-    return Headline(
-        "not verified", figure, subject, "", f"{figure} {subject} (no interval: one run each)", (note, stopped)
-    )
+    low, high = (measured(trial, report.objective) for trial in (before, best))
+    if isinstance(low, Missing) or isinstance(high, Missing):
+        sentence = f"trial {best.n} looks best, {answer}"
+        return Headline(answer, f"Trial {best.n}", "looks best", "", sentence, (note, stopped))
+    figure = ratio(high / low) if low > 0 else f"{significant(low)} → {significant(high)}"
+    return Headline(answer, figure, subject, "", f"{figure} {subject} (one run each), {answer}", (note, stopped))

@@ -8,6 +8,7 @@ from powerband.records.rounds import LoopReport
 from powerband.records.run import ClientCheck, Contention, Run
 from powerband.records.units import format_bytes, format_duration
 from powerband.records.value import Missing
+from powerband.report.compare import after_name
 from powerband.report.document import Block, Bullets, Cell, Code, Column, Section, Table, Text, Tone
 from powerband.report.format import clean, one_line, significant, slo_text, timestamp, words
 
@@ -160,7 +161,7 @@ def _assumed(report: LoopReport) -> list[str]:
 def _unseen(report: LoopReport) -> list[str]:
     items = [f"naive run: {item}" for item in report.diagnosis_before.unseen]
     if report.diagnosis_after is not None:
-        items += [f"chosen run: {item}" for item in report.diagnosis_after.unseen]
+        items += [f"{after_name(report)} run: {item}" for item in report.diagnosis_after.unseen]
     items += [
         f"trial {trial.n} ({words(trial.status)}): {trial.cause}"
         for trial in report.trials

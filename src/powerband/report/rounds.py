@@ -13,7 +13,7 @@ _AXIS = {"goodput_per_s": "goodput, requests/s", "output_tokens_per_s": "output 
 
 
 def rounds_section(report: LoopReport) -> Section:
-    stopped = f"The loop stopped because {one_line(report.stopped_because)}."
+    stopped = f"Stopped: {one_line(report.stopped_because).rstrip('.')}."
     if not report.rounds:
         return Section("rounds", "Rounds", f"No round was made. {stopped}", ())
     blocks: list[Block] = []
@@ -94,18 +94,17 @@ def _measured_text(turn: Round) -> str:
 
 
 def _table(report: LoopReport) -> Table:
-    unit = _AXIS[report.objective]
     columns = (
         Column("Round", numeric=True),
         Column("Cause"),
         Column("Change"),
         Column("Why", wide=True),
-        Column(f"Predicted {unit}", numeric=True),
-        Column(f"Measured {unit}", numeric=True, basis="measured"),
+        Column("Predicted", numeric=True),
+        Column("Measured", numeric=True),
         Column("Outcome"),
         Column("Trial", numeric=True),
     )
-    return Table("Rounds", columns, tuple(_row(report, turn) for turn in report.rounds))
+    return Table(f"Rounds, {_AXIS[report.objective]}", columns, tuple(_row(report, turn) for turn in report.rounds))
 
 
 def _row(report: LoopReport, turn: Round) -> tuple[Cell, ...]:

@@ -2,33 +2,25 @@
 
 from collections.abc import Mapping
 
-from powerband.records.metrics import Metrics
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run, Trial
 from powerband.records.units import format_duration
 from powerband.records.value import Missing
 from powerband.report.document import Cell, Column, Section, Table, Tone
-from powerband.report.format import config_text, one_line, percent, significant, value_of, words
+from powerband.report.format import config_text, is_duration, one_line, percent, significant, value_of, words
 
 _TONES: dict[str, Tone] = {"done": "plain", "failed": "bad", "pruned": "muted", "contended": "bad"}
-_FIGURES = (
-    "goodput_per_s",
-    "attainment",
-    "output_tokens_per_s",
-    "ttft_p50_s",
-    "ttft_p99_s",
-    "tpot_p50_s",
-    "tpot_p99_s",
-)
-_HEADS = (
-    "Goodput, req/s",
-    "Attainment",
-    "Output tok/s",
-    "TTFT p50, ms",
-    "TTFT p99, ms",
-    "TPOT p50, ms",
-    "TPOT p99, ms",
-)
+_STATUSES = ("done", "failed", "pruned", "contended", "client_limited")
+FIGURES = {
+    "goodput_per_s": "Goodput, req/s",
+    "attainment": "Attainment",
+    "output_tokens_per_s": "Output tok/s",
+    "ttft_p50_s": "TTFT p50, ms",
+    "ttft_p99_s": "TTFT p99, ms",
+    "tpot_p50_s": "TPOT p50, ms",
+    "tpot_p99_s": "TPOT p99, ms",
+}
+_PROMISED = {"goodput_per_s", "attainment"}
 
 
 def trial_of(report: LoopReport, n: int | None) -> Trial | None:
@@ -47,40 +39,72 @@ def trials_section(report: LoopReport) -> Section:
     return Section("trials", "Trials", lead, (trials_table(report.trials, report),))
 
 
-_STATUSES = ("done", "failed", "pruned", "contended", "client_limited")
-
-
 def trials_table(trials: tuple[Trial, ...], report: LoopReport | None = None) -> Table:
     """One row a trial; settings as their difference from the baseline where there is one."""
-    base = trial_of(report, report.baseline_trial) if report else None
+    base = base_of(trials, report)
+    names = figure_names(trials)
     columns = (
         Column("Trial", numeric=True),
         Column("For"),
         Column("Settings", wide=True),
         Column("Status"),
-        *(Column(head, numeric=True, basis="measured") for head in _HEADS),
+        *(Column(FIGURES[name], numeric=True, basis="measured") for name in names),
         Column("Took, s", numeric=True, basis="measured"),
         Column("Run"),
     )
-    return Table("Trials", columns, tuple(_row(trial, base, report) for trial in trials))
+    first = first_with(trials)
+    rows = tuple(_row(trial, settings_cell(trial, base, first), names, report) for trial in trials)
+    return Table("Trials", columns, rows)
 
 
-def _row(trial: Trial, base: Trial | None, report: LoopReport | None) -> tuple[Cell, ...]:
-    usable = trial.status == "done"
-    settings = "baseline" if trial is base else config_text(trial.config, base.config if base else None)
+def base_of(trials: tuple[Trial, ...], report: LoopReport | None = None) -> Trial | None:
+    """The trial that settings are told from: the report's baseline, else the first made as one."""
+    if report is not None:
+        return trial_of(report, report.baseline_trial)
+    return next((trial for trial in trials if trial.purpose == "baseline"), None)
+
+
+def first_with(trials: tuple[Trial, ...]) -> dict[str, int]:
+    """For each config's key, the first trial that ran with it."""
+    first: dict[str, int] = {}
+    for trial in trials:
+        first.setdefault(trial.config.key, trial.n)
+    return first
+
+
+def figure_names(trials: tuple[Trial, ...]) -> list[str]:
+    """The metrics worth a column: goodput and attainment exist only where an SLO was set."""
+    promised = any(trial.measured is not None and trial.measured.attainment is not None for trial in trials)
+    return [name for name in FIGURES if promised or name not in _PROMISED]
+
+
+def settings_cell(trial: Trial, base: Trial | None, first: dict[str, int]) -> Cell:
+    """The settings, or the trial that ran with the same ones before."""
+    earlier = first[trial.config.key]
+    if earlier != trial.n:
+        return Cell(f"as trial {earlier}", tone="muted")
+    if trial is base:
+        return Cell(f"baseline: {config_text(trial.config)}", code=True)
+    return Cell(config_text(trial.config, base.config if base else None), code=True)
+
+
+def status_cell(trial: Trial, *, cause: bool = True) -> Cell:
+    fallback = "" if trial.status == "done" else "no cause was recorded"
+    note = (one_line(trial.cause, 300) if trial.cause else fallback) if cause else ""
+    return Cell(words(trial.status), note, _TONES.get(trial.status, "bad"))
+
+
+def _row(trial: Trial, settings: Cell, names: list[str], report: LoopReport | None) -> tuple[Cell, ...]:
     chosen = report is not None and trial.n == report.best_trial
-    cause = one_line(trial.cause, 300) if trial.cause else ("" if usable else "no cause was recorded")
-    status = Cell(words(trial.status), cause, _TONES.get(trial.status, "bad"))
+    run = Cell(run_key(trial.run_id, report.session_id if report else ""), code=True) if trial.run_id else None
     return (
         Cell(str(trial.n), "best" if chosen else "", "good" if chosen else "plain"),
         Cell(words(trial.purpose)),
-        Cell(settings, code=True),
-        status,
-        *(_figure(trial.measured, name, usable) for name in _FIGURES),
+        settings,
+        status_cell(trial),
+        *(figure_cell(trial, name) for name in names),
         Cell(significant(trial.engine_seconds) if trial.engine_seconds else "–"),
-        Cell(run_key(trial.run_id, report.session_id if report else ""), code=True)
-        if trial.run_id
-        else Cell("no run", tone="muted"),
+        run or Cell("no run", tone="muted"),
     )
 
 
@@ -89,14 +113,14 @@ def run_key(run_id: str, session_id: str) -> str:
     return one_line(run_id.removeprefix(f"{session_id}."))
 
 
-def _figure(metrics: Metrics | None, name: str, usable: bool) -> Cell:
-    """A dash where nothing ran (the status column says why); a figure of an unusable run is shown muted."""
-    if metrics is None:
+def figure_cell(trial: Trial, name: str) -> Cell:
+    """A dash where nothing ran (the status says why); a figure of an unusable run is shown muted."""
+    if trial.measured is None:
         return Cell("–", tone="muted")
-    value = value_of(metrics, name)
+    value = value_of(trial.measured, name)
     if isinstance(value, Missing):
         return Cell("–", one_line(value.missing, 60), "muted")
-    shown = (
-        percent(value) if name == "attainment" else significant(value * (1000 if name[:4] in ("ttft", "tpot") else 1))
-    )
-    return Cell(shown, tone="plain" if usable else "muted")
+    usable: Tone = "plain" if trial.status == "done" else "muted"
+    if name == "attainment":
+        return Cell(percent(value), tone=usable)
+    return Cell(significant(value * (1000 if is_duration(name) else 1)), tone=usable)

@@ -64,10 +64,16 @@ def time_section(report: LoopReport) -> Section:
         blocks.append(_findings(f"Findings in the {label.lower()} run", diagnosis))
     if after is None:
         blocks.append(Text("No other settings were diagnosed.", "muted"))
-    sources = [f"{label} run: read from {', '.join(map(clean, d.sources)) or 'nothing'}" for label, d in labelled]
+    sources = [_sources(label, diagnosis) for label, diagnosis in labelled]
     notes = [f"{label} run: {clean(note)}" for label, diagnosis in labelled for note in diagnosis.notes]
     blocks.append(Bullets((*sources, *notes), "How it was read"))
     return Section("time", "Time", _lead(before, after), tuple(blocks))
+
+
+def _sources(label: str, diagnosis: Diagnosis) -> str:
+    busy = diagnosis.gpu_busy_ratio
+    gpu = "" if busy is None else f"; the GPU was busy {percent(busy)} of the window"
+    return f"{label} run: read from {', '.join(map(clean, diagnosis.sources)) or 'nothing'}{gpu}"
 
 
 def _lead(before: Diagnosis, after: Diagnosis | None) -> str:

@@ -2,7 +2,7 @@
 
 from powerband.records.rounds import LoopReport
 from powerband.records.value import Interval, Missing
-from powerband.records.verdict import Compared, Verdict
+from powerband.records.verdict import Compared, QualityResult, Verdict
 from powerband.report.compare import measured, noise_text, repeats_text
 from powerband.report.document import Headline
 from powerband.report.format import (
@@ -57,10 +57,23 @@ def _details(report: LoopReport, verdict: Verdict, span: str, interval: Interval
     effect = f"smallest effect that counts {percent(verdict.minimum_effect)}"
     left_out = f" ({verdict.excluded} more left out)" if verdict.excluded else ""
     details.append(f"{repeats_text(verdict)}{left_out}; {noise_text(verdict)}; {effect}.")
-    details.append(f"Quality {words(verdict.quality.verdict)}: {_sentence(verdict.quality.reason)}")
+    details.append(quality_text(verdict.quality))
     if report.slo is not None:
         details.append(f"SLO: {slo_text(report.slo)}.")
     return tuple(details)
+
+
+def quality_text(quality: QualityResult) -> str:
+    """Whether the answers are as good, why, and the figures that say so where there are any."""
+    figures = {
+        "perplexity ratio": quality.perplexity_ratio,
+        "divergence": quality.divergence,
+        "agreement": quality.agreement,
+    }
+    shown = [f"{name} {significant(value)}" for name, value in figures.items() if value is not None]
+    shown += [f"task {one_line(quality.task, 80)}"] if quality.task else []
+    listed = f" ({', '.join(shown)})" if shown else ""
+    return f"Quality {words(quality.verdict)}{listed}: {_sentence(quality.reason)}"
 
 
 def _sentence(text: str) -> str:

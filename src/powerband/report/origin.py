@@ -105,7 +105,9 @@ def _run_row(run_id: str, run: Run | None) -> tuple[Cell, ...]:
         Cell(run.basis, basis=run.basis),
         Cell(run.config.key, code=True),
         Cell(str(run.workload.seed)),
-        _missing(started) if isinstance(started, Missing) else Cell(timestamp(started.started_at)),
+        _missing(started)
+        if isinstance(started, Missing)
+        else Cell(timestamp(started.started_at), f"up after {format_duration(run.startup_s)}"),
         _client(run.client),
         _contention(run.contention),
         _differs(run),

@@ -21,7 +21,7 @@ from powerband.records.verdict import Verdict
 from powerband.report.compare import compared_row, comparison, noise_text, repeats_text
 from powerband.report.document import Cell, Column, Table, Tone
 from powerband.report.format import clean, one_line, percent, significant, slo_text, words
-from powerband.report.headline import headline
+from powerband.report.headline import headline, quality_text
 from powerband.report.trials import FIGURES, base_of, figure_cell, figure_names, first_with, settings_cell, status_cell
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
@@ -130,7 +130,7 @@ def render_comparison(verdict: Verdict, *, width: int = PIPE_WIDTH, color: bool 
         Column("Verdict"),
     )
     rows = tuple(compared_row(row, 2.0, "")[:-1] for row in verdict.metrics)
-    quality = f"Quality {words(verdict.quality.verdict)}: {one_line(verdict.quality.reason)}"
+    quality = quality_text(verdict.quality)
     effect = f"smallest effect that counts {percent(verdict.minimum_effect)}"
     parts: list[RenderableType] = [
         RichText(f"{verdict.verdict}: {one_line(verdict.reason)}", style=_ANSWERS.get(verdict.verdict, "bold")),

@@ -11,6 +11,7 @@ from tests.support import sample_report as sample
 
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
+from powerband.records.verdict import QualityResult
 from powerband.report.page import render_page
 
 
@@ -267,3 +268,17 @@ def test_text_can_be_read_in_light_and_dark(page: Page) -> None:
             assert contrast(scheme[ink], scheme[paper]) >= 4.5, (ink, paper)
         for line in ("naive", "accent"):
             assert contrast(scheme[line], scheme["paper"]) >= 3.0, line
+
+
+def test_quality_figures_and_gpu_use_are_told_where_they_exist(runs: dict[str, Run]) -> None:
+    report = sample.sample_report()
+    assert report.verdict is not None
+    quality = QualityResult(verdict="passed", reason="within 2 %", perplexity_ratio=1.0123, agreement=0.981)
+    report = msgspec.structs.replace(
+        report,
+        verdict=msgspec.structs.replace(report.verdict, quality=quality),
+        diagnosis_before=msgspec.structs.replace(report.diagnosis_before, gpu_busy_ratio=0.0792),
+    )
+    text = Page(render_page(report, runs)).text
+    assert "Quality passed (perplexity ratio 1.01, agreement 0.981): within 2 %." in text
+    assert "the GPU was busy 7.9 % of the window" in text

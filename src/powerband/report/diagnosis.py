@@ -1,0 +1,91 @@
+"""A diagnosis on one screen: the answer, where the time goes as bars, the findings in order of size."""
+
+from collections.abc import Sequence
+
+from rich.console import JustifyMethod, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from powerband.records.finding import Diagnosis, Finding, Share
+from powerband.records.units import format_duration
+from powerband.report.format import one_line, percent, percents, words
+from powerband.report.text import PIPE_WIDTH, draw
+
+# More findings than this leave the screen; the rest is in --json.
+_SHOWN = 4
+_LEAST_BAR, _MOST_BAR = 12, 48
+# Parts in which the engine does its work; the others are what it waits for.
+_WORK = {"prefill", "decode", "kernels"}
+_WHOLES = {"window": "the window", "request_time": "request time"}
+
+
+def render_diagnosis(diagnosis: Diagnosis, *, width: int = PIPE_WIDTH, color: bool = False) -> str:
+    """The verdict and its reason first, then the bars, the findings, and what was not seen."""
+    parts: list[RenderableType] = [
+        Text.assemble((words(diagnosis.verdict), "bold cyan"), f": {_why(diagnosis)}"),
+        Text(_origin(diagnosis), style="dim"),
+        Text(""),
+        Text(f"Where {format_duration(diagnosis.window_s)} of wall time went"),
+        bars(diagnosis.breakdown, width),
+    ]
+    if diagnosis.request_breakdown and diagnosis.mean_request_s is not None:
+        head = f"\nWhere the mean request's {format_duration(diagnosis.mean_request_s)} went"
+        parts += [Text(head), bars(diagnosis.request_breakdown, width)]
+    parts.append(Text(""))
+    for finding in diagnosis.findings[:_SHOWN]:
+        parts += _finding(finding)
+    if len(diagnosis.findings) > _SHOWN:
+        parts.append(Text(f"and {len(diagnosis.findings) - _SHOWN} smaller findings (--json shows all)", style="dim"))
+    parts += [Text(f"Not seen: {one_line(line)}", style="dim") for line in diagnosis.unseen]
+    parts += [Text(f"Note: {one_line(line)}", style="dim") for line in diagnosis.notes]
+    return draw(parts, width, color)
+
+
+def _why(diagnosis: Diagnosis) -> str:
+    """The size of the verdict; its evidence stands below with the finding, or here where there is none."""
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    if first is None or first.cause != diagnosis.verdict or first.evidence != diagnosis.reason:
+        return one_line(diagnosis.reason or "no reason given")
+    return f"{percent(first.share)} of {_WHOLES[first.of]}"
+
+
+def _origin(diagnosis: Diagnosis) -> str:
+    busy = "" if diagnosis.gpu_busy_ratio is None else f"; GPU busy {percent(diagnosis.gpu_busy_ratio)}"
+    return f"from {', '.join(diagnosis.sources) or 'no evidence'}{busy}"
+
+
+def bars(parts: Sequence[Share], width: int) -> RichTable:
+    """One row a part that took time: its name, a bar on a common scale, its share and seconds."""
+    shown = [part for part in parts if part.share >= 0.0005]
+    table = RichTable.grid(padding=(0, 1))
+    sides: tuple[JustifyMethod, ...] = ("left", "left", "right", "right")
+    for justify in sides:
+        table.add_column(justify=justify, no_wrap=True)
+    if not shown:
+        table.add_row(Text("  nothing was watched", style="dim"))
+        return table
+    room = min(max(width - 50, _LEAST_BAR), _MOST_BAR)
+    largest = max(part.share for part in shown)
+    for part, text in zip(shown, percents([part.share for part in shown]), strict=True):
+        style = "cyan" if part.name in _WORK else "yellow"
+        length = max(round(room * part.share / largest), 1)
+        table.add_row(
+            Text("  " + one_line(part.name, 28)),
+            Text("█" * length, style=style),
+            Text(text),
+            Text(format_duration(part.seconds), style="dim"),
+        )
+    return table
+
+
+def _finding(finding: Finding) -> list[RenderableType]:
+    size = f"{percent(finding.share)} of {_WHOLES[finding.of]}, {finding.status}"
+    head = Text.assemble((words(finding.cause), "bold"), f"  {size}")
+    lines = (("evidence", finding.evidence), ("remedy", finding.remedy), ("proof", finding.test))
+    body = RichTable.grid(padding=(0, 1))
+    body.add_column(no_wrap=True, style="dim")
+    body.add_column()
+    for name, text in lines:
+        body.add_row(name, Text(one_line(text)))
+    return [head, Padding(body, (0, 0, 0, 2))]

@@ -1,7 +1,57 @@
 """Weights on one rank: what splits, what replicates, and what another format would take."""
 
+import msgspec
+
 from powerband.account.kv_cache import rank_heads
+from powerband.records import weight_format as formats
+from powerband.records.errors import unknown_name
 from powerband.records.model import ModelSpec, WeightPart
+from powerband.records.weight_format import WeightFormat
+
+# Formats that a model can be brought to, by the names people use for them.
+FORMATS: dict[str, WeightFormat] = {
+    "fp8": formats.FP8_CHANNEL,
+    "int8": formats.INT8_CHANNEL,
+    "awq": formats.awq(),
+    "gptq": formats.gptq(),
+    "int4": formats.packed(4, 128, symmetric=True),
+    "nf4": formats.BNB_NF4,
+    "bitsandbytes": formats.BNB_NF4_SINGLE,
+    "mxfp4": formats.MXFP4,
+    "nvfp4": formats.NVFP4,
+    "torchao-int4": formats.ao_int4(),
+    "torchao-int8": formats.AO_INT8,
+    "mlx-4bit": formats.mlx(),
+    "q8_0": WeightFormat(name="q8_0", bits=8, group=32, scale_bytes=2, embeddings=True),
+    "q4_0": WeightFormat(name="q4_0", bits=4, group=32, scale_bytes=2, embeddings=True),
+}
+
+
+def requantised(model: ModelSpec, name: str) -> ModelSpec:
+    """``model`` with its linear layers stored as ``name``; embeddings, head, norms and routers stay as they are.
+
+    Raises RequestError for a format not known here.
+    """
+    if name not in FORMATS:
+        raise unknown_name("weight format", name, FORMATS)
+    kind = FORMATS[name]
+    parts = tuple(_part(part, kind) for part in model.parts)
+    return msgspec.structs.replace(
+        model,
+        parts=parts,
+        weight_bytes=sum(part.bytes for part in parts),
+        weight_dtype=kind.name,
+        quantisation=name,
+        basis="computed",
+    )
+
+
+def _part(part: WeightPart, kind: WeightFormat) -> WeightPart:
+    takes = part.quantisable or (kind.embeddings and part.role in ("embedding", "head"))
+    if not takes or part.rows <= 0 or part.parameters < part.rows:
+        return part
+    count = kind.bytes_of(part.rows, part.parameters // part.rows)
+    return msgspec.structs.replace(part, bytes=min(count, part.bytes), dtype=kind.name)
 
 
 def rank_weight_bytes(model: ModelSpec, tp: int = 1, pp: int = 1, *, expert_parallel: bool = False) -> int:
@@ -22,7 +72,7 @@ def _stage_bytes(model: ModelSpec, stage: int, tp: int, pp: int, expert_parallel
         if part.layer >= 0:
             held = low <= part.layer < high
         elif part.role in ("embedding", "vision"):
-            held = stage == 0 or (model.tied and stage == pp - 1)
+            held = stage == 0 or (model.tied and part.role == "embedding" and stage == pp - 1)
         else:
             held = stage == pp - 1
         if held:

@@ -4,12 +4,13 @@ import argparse
 
 import msgspec
 
+from powerband.account.knobs import MEMORY_KNOBS
 from powerband.account.ledger import compute_ledger
 from powerband.cli.options import add_device, add_engine, add_home, add_output, add_traffic, print_json, print_text
-from powerband.engines.base import get_engine
+from powerband.engines.base import BUILT_IN, get_engine
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
-from powerband.records.config import EngineConfig, parse_settings
+from powerband.records.config import EngineConfig, Knob, parse_settings
 from powerband.records.memory import MemoryLedger
 from powerband.records.units import format_bytes
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = read_model(arguments.model)
     device = read_device(arguments.device)
     engine = arguments.engine or ("llamacpp" if model.quantisation == "gguf" else "vllm")
-    knobs = parse_settings(arguments.set, get_engine(engine).knobs())
+    knobs = parse_settings(arguments.set, memory_knobs(engine))
     config = EngineConfig(engine=engine, model=arguments.model, knobs=knobs)
     ledger = compute_ledger(model, device, config, count=arguments.count)
     if arguments.json:
@@ -35,6 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_text(screen(ledger))
     return 0 if ledger.fits else 1
+
+
+def memory_knobs(engine: str) -> tuple[Knob, ...]:
+    """An engine's knobs: the adapter's own where there is one, and those that only memory cares about."""
+    known = MEMORY_KNOBS.get(engine, ())
+    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
+    names = {knob.name for knob in own}
+    return (*own, *(knob for knob in known if knob.name not in names))
 
 
 def document(ledger: MemoryLedger, config: EngineConfig, count: int) -> dict[str, object]:

@@ -6,19 +6,18 @@ padded to 256 cells; n_batch is the logical, n_ubatch the physical batch; K and 
 
 from powerband.account.estimate import Estimate, about, exact, nothing
 from powerband.account.kv_cache import layer_values, state_bytes
-from powerband.account.plan import Plan, Pool
+from powerband.account.plan import Plan, Pool, Request
 from powerband.account.settings import Settings
-from powerband.records.config import EngineConfig
-from powerband.records.hardware import DeviceSpec
+from powerband.records.memory import EngineReport
 from powerband.records.model import ModelSpec
 from powerband.records.units import MIB
 
 _PAD_CELLS = 256
 
 
-def plan_llamacpp(model: ModelSpec, device: DeviceSpec, config: EngineConfig, count: int) -> Plan:
+def plan_llamacpp(request: Request) -> Plan:
     """One process on the host or one card; the cache is allocated in full at the start."""
-    knobs = Settings(config)
+    model, device, knobs = request.model, request.device, Settings(request.config)
     slots = knobs.whole("n_parallel", 1)
     asked = knobs.whole("n_ctx", 0, low=0) or model.context_tokens
     per_slot = _pad(max(asked // slots, 1))
@@ -37,8 +36,7 @@ def plan_llamacpp(model: ModelSpec, device: DeviceSpec, config: EngineConfig, co
         max_concurrency=float(slots),
         bytes_per_token=per_token,
         dtype_bytes=(key_bytes + value_bytes) / 2,
-        tp=1,
-        fixed=True,
+        slots=True,
     )
     weights = exact(model.weight_bytes, "the tensors of the file, mapped", model.basis)
     return Plan(
@@ -51,6 +49,7 @@ def plan_llamacpp(model: ModelSpec, device: DeviceSpec, config: EngineConfig, co
         pool=pool,
         max_model_len=per_slot,
         max_num_seqs=slots,
+        reported=EngineReport(weights_bytes=weights.bytes, kv_cache_bytes=pool.bytes.bytes, kv_tokens=cells),
     )
 
 

@@ -1,75 +1,215 @@
-"""vLLM: weights, then one profiling step, then every byte left under gpu_memory_utilization becomes KV blocks."""
+"""vLLM: weights, then one profiling step, then every byte left under gpu_memory_utilization becomes KV blocks.
 
-from powerband.account.estimate import Estimate, about, exact
-from powerband.account.kv_cache import kv_bytes_per_token, sequence_bytes
-from powerband.account.plan import Plan, Pool
+Inside the budget: weights, the step's peak, memory the driver counts beside PyTorch since the context was made, and
+(V1 runner from 0.21) an estimate of the graphs. Outside: the CUDA context, the V2 runner's sampler state and graphs.
+"""
+
+import math
+
+from powerband.account.constants import VllmRelease, newest_vllm, parse_version, vllm_release
+from powerband.account.estimate import Estimate, about, nothing
+from powerband.account.kv_cache import kv_bytes_per_token
+from powerband.account.plan import Plan, Pool, Request
+from powerband.account.rules.vllm_blocks import Layout, lay_out_blocks
+from powerband.account.rules.vllm_step import Step, predict_activation, predict_graphs
 from powerband.account.settings import Settings
-from powerband.account.weights import rank_weight_bytes
-from powerband.records.config import EngineConfig
-from powerband.records.hardware import DeviceSpec
+from powerband.account.weights import rank_weight_bytes, requantised
+from powerband.records.memory import EngineReport
 from powerband.records.model import ModelSpec
 from powerband.records.units import GIB, MIB, format_bytes
+from powerband.records.value import Record
+
+# Architectures outside the dense ones that 0.26 runs on its V2 model runner (config/vllm.py).
+_SECOND_RUNNER = frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Qwen2MoeForCausalLM"})
+_MXFP4_HIDDEN_MULTIPLE = 256  # quantization/mxfp4.py pads the experts' hidden size on Hopper
+_VOCAB_MULTIPLE = 64  # vocab_parallel_embedding.py
+_IN_FLIGHT_BATCHES = 2  # asynchronous scheduling, on by default
 
 
-def plan_vllm(model: ModelSpec, device: DeviceSpec, config: EngineConfig, count: int) -> Plan:
+class _Run(Record):
+    """The knobs that bear on memory, with the release's defaults."""
+
+    release: VllmRelease
+    version: str
+    tp: int
+    pp: int
+    limit: int
+    tokens: int
+    seqs: int
+    block: int
+    dtype_bytes: float
+    value_bytes: int
+    budget: int
+    eager: bool
+    hopper: bool
+    expert_parallel: bool
+
+
+def plan_vllm(request: Request) -> Plan:
     """One rank of a tensor- and pipeline-parallel group; ``count`` devices are a tensor-parallel group by default."""
-    knobs = Settings(config)
-    tp = knobs.whole("tensor_parallel_size", count)
-    pp = knobs.whole("pipeline_parallel_size", 1)
-    limit = knobs.whole("max_model_len", model.context_tokens or 4096)
-    big = device.memory_bytes >= 70 * GIB
-    batch = knobs.whole("max_num_batched_tokens", 8192 if big else 2048)
-    seqs = min(knobs.whole("max_num_seqs", 1024 if big else 256), batch)
-    budget = round(knobs.share("gpu_memory_utilization", 0.92) * device.memory_bytes)
-    dtype_bytes = knobs.dtype_bytes("kv_cache_dtype", "auto", 2.0)
-    block = knobs.whole("block_size", 16)
-    weights = exact(
-        rank_weight_bytes(model, tp, pp), f"{model.weight_dtype} weights on one of {tp * pp} ranks", model.basis
+    model, device, knobs = request.model, request.device, Settings(request.config)
+    asked = knobs.word("quantization", "none")
+    if asked != "none" and model.quantisation == "none":
+        model = requantised(model, asked)
+    run = _read_run(request, model, knobs)
+    residual = request.residual
+    weights = _weights(model, run, residual.weights_bytes if residual else 0.0)
+    step = Step(
+        tokens=run.tokens,
+        seqs=run.seqs,
+        tp=run.tp,
+        limit=run.limit,
+        block_tokens=run.block,
+        hopper=run.hopper,
+        value_bytes=run.value_bytes,
     )
-    activation = _activation(model, batch, seqs, tp)
-    non_torch = about(0.6 * GIB if tp == 1 else 1.2 * GIB, "CUDA context, workspaces", floor=0.4 * GIB, basis="assumed")
-    eager = knobs.flag("enforce_eager")
-    graphs = about(0 if eager else 0.6 * GIB, "captured graphs", floor=0 if eager else 0.5 * GIB, basis="assumed")
-    left = max(budget - weights.bytes - activation.bytes - non_torch.bytes, 0)
-    page = block * kv_bytes_per_token(model, dtype_bytes, tp) / pp
-    blocks = int(left // page) if page else 0
-    longest = sequence_bytes(model, limit, dtype_bytes, tp) / pp
-    pool_bytes = round(blocks * page)
-    pool = Pool(
-        bytes=Estimate(
-            bytes=pool_bytes,
-            low=max(pool_bytes - activation.high + activation.bytes - non_torch.high + non_torch.bytes, 0),
-            high=pool_bytes + activation.bytes - activation.low + non_torch.bytes - non_torch.low,
-            basis="computed",
-            why=f"{format_bytes(budget)} budget less the lines above, in {blocks} blocks of {block} tokens",
-        ),
-        tokens=blocks * block,
-        max_concurrency=pool_bytes / longest if longest else 0.0,
-        bytes_per_token=kv_bytes_per_token(model, dtype_bytes, tp) / pp,
-        dtype_bytes=dtype_bytes,
-        tp=tp,
-        block_tokens=block,
-    )
+    activation = predict_activation(model, step, run.release)
+    inside = _non_torch(run)
+    graphs = nothing("none: enforce_eager") if run.eager else predict_graphs(model, step, run.release)
+    if residual:
+        activation = activation.scaled(residual.activation_ratio, residual.source)
+        graphs = graphs.scaled(residual.cuda_graphs_ratio, residual.source)
+        inside = inside.shifted(residual.non_torch_bytes, residual.source)
+    pool = _pool(model, run, [weights, activation, inside, *([graphs] if run.release.graphs_inside else [])])
+    outside = run.release.context_bytes + min(run.seqs, run.tokens) * model.vocab * run.release.state_bytes_per_logit
+    non_torch = inside.plus(round(outside), f"{format_bytes(outside)} outside the budget (CUDA context, sampler state)")
     return Plan(
         memory_bytes=device.memory_bytes,
-        ranks=tp * pp,
+        ranks=run.tp * run.pp,
         weights=weights,
         activation=activation,
         non_torch=non_torch,
         cuda_graphs=graphs,
         pool=pool,
-        max_model_len=limit,
-        max_num_seqs=seqs,
+        max_model_len=run.limit,
+        max_num_seqs=run.seqs,
+        reported=EngineReport(
+            weights_bytes=weights.bytes,
+            activation_bytes=activation.bytes,
+            non_torch_bytes=inside.bytes,
+            cuda_graphs_bytes=graphs.bytes,
+            kv_cache_bytes=pool.bytes.bytes,
+            kv_tokens=pool.tokens,
+            max_concurrency=pool.max_concurrency,
+            max_model_len=run.limit,
+            total_bytes=device.memory_bytes,
+            budget_bytes=run.budget,
+        ),
+        engine_version=run.version,
     )
 
 
-def _activation(model: ModelSpec, batch: int, seqs: int, tp: int) -> Estimate:
-    wide = max(model.intermediate, model.experts_per_token * model.expert_intermediate)
-    forward = batch * 2 * (3 * wide // tp + 4 * model.hidden)
-    logits = seqs * model.vocab * (2 + 4 + 4)
-    return about(
-        max(forward, logits),
-        f"a step of {batch} tokens, or {seqs} rows of {model.vocab} logits",
-        share=0.35,
-        floor=100 * MIB,
+def _read_run(request: Request, model: ModelSpec, knobs: Settings) -> _Run:
+    device = request.device
+    version = request.version or newest_vllm()
+    pp = knobs.whole("pipeline_parallel_size", 1)
+    tp = knobs.whole("tensor_parallel_size", max(request.count // pp, 1))
+    release = vllm_release(version, second_runner=_second_runner(model))
+    large = device.memory_bytes >= 70 * GIB and "a100" not in device.name
+    limit = knobs.whole("max_model_len", model.context_tokens or 4096)
+    if release.runner == "v0":
+        default_tokens = 2048 if limit > 32768 else max(limit, release.batch_tokens)
+    else:
+        default_tokens = release.batch_tokens_large if large else release.batch_tokens
+    seqs = knobs.whole("max_num_seqs", release.seqs_large if large else release.seqs)
+    tokens = knobs.whole("max_num_batched_tokens", min(default_tokens, seqs * limit))
+    value_bytes = 4 if model.compute_dtype == "f32" and knobs.word("dtype", "auto") == "float32" else 2
+    return _Run(
+        release=release,
+        version=version,
+        tp=tp,
+        pp=pp,
+        limit=limit,
+        tokens=tokens,
+        seqs=min(seqs, tokens),
+        block=knobs.whole("block_size", 16),
+        dtype_bytes=knobs.dtype_bytes("kv_cache_dtype", "auto", float(value_bytes)),
+        value_bytes=value_bytes,
+        budget=math.ceil(knobs.share("gpu_memory_utilization", release.utilisation) * device.memory_bytes),
+        eager=knobs.flag("enforce_eager"),
+        hopper=device.compute_capability.startswith(("9.", "10.")),
+        expert_parallel=knobs.flag("enable_expert_parallel"),
     )
+
+
+def _second_runner(model: ModelSpec) -> bool:
+    hybrid = any(group.kind == "recurrent" for group in model.layers)
+    return not hybrid and (model.architecture in _SECOND_RUNNER or not model.experts)
+
+
+def _weights(model: ModelSpec, run: _Run, residual: float) -> Estimate:
+    """As loaded: the split tensors, padded vocabulary and experts, the rotary table, dequantised latents."""
+    base = rank_weight_bytes(model, run.tp, run.pp, expert_parallel=run.expert_parallel)
+    extra = model.context_tokens * model.rope_dim * run.value_bytes
+    padding = -model.vocab % _VOCAB_MULTIPLE
+    extra += padding * model.hidden * run.value_bytes * (1 if model.tied else 2) // run.tp
+    if model.quantisation == "mxfp4":
+        experts = sum(part.bytes for part in model.parts if part.role == "experts")
+        extra += round(experts * (-model.hidden % _MXFP4_HIDDEN_MULTIPLE) / model.hidden / (run.tp * run.pp))
+    if model.quantisation != "none":
+        extra += _dequantised_latents(model, run)
+    why = f"{model.weight_dtype} weights as loaded on one of {run.tp * run.pp} ranks"
+    return about(base + extra, why, share=0.003, basis=model.basis).shifted(residual, "reconciled")
+
+
+def _dequantised_latents(model: ModelSpec, run: _Run) -> int:
+    """A 16-bit copy of the matrices that expand latents, which decoding multiplies with directly."""
+    total = 0.0
+    for group in model.layers:
+        if group.kind == "mla" and group.compression == 1:
+            rank = group.latent_dim - model.rope_dim
+            width = group.head_dim - model.rope_dim + group.v_head_dim
+            total += group.count * rank * model.heads * width * run.value_bytes
+    return round(total / (run.tp * run.pp))
+
+
+def _non_torch(run: _Run) -> Estimate:
+    many = run.tp > 1
+    count = run.release.non_torch_bytes_tp if many else run.release.non_torch_bytes
+    why = "NCCL, custom all-reduce and kernels" if many else "kernels and library handles"
+    return about(count, why, floor=(250 if many else 80) * MIB, basis="assumed")
+
+
+def _pool(model: ModelSpec, run: _Run, inside: list[Estimate]) -> Pool:
+    """What is left of the budget, in whole blocks."""
+    left = run.budget - sum(part.bytes for part in inside)
+    worst = run.budget - sum(part.high for part in inside)
+    best = run.budget - sum(part.low for part in inside)
+    per_token = kv_bytes_per_token(model, run.dtype_bytes, run.tp) / run.pp
+    blocks = lay_out_blocks(
+        model,
+        block_tokens=run.block,
+        dtype_bytes=run.dtype_bytes,
+        tp=run.tp,
+        limit=run.limit,
+        in_flight=_IN_FLIGHT_BATCHES * run.tokens,
+        pp=run.pp,
+    )
+    if blocks is None:
+        return Pool.empty(run.tp)
+    count, low, high = (max(math.floor(space / blocks.block_bytes), 0) for space in (left, worst, best))
+    share = "" if blocks.groups == 1 else f", shared by {blocks.groups} groups of layers"
+    why = (
+        f"{format_bytes(run.budget)} budget less the lines above: {count} blocks of {blocks.block_tokens} tokens{share}"
+    )
+    size = blocks.block_bytes
+    return Pool(
+        bytes=Estimate(
+            bytes=round(count * size), low=round(low * size), high=round(high * size), basis="computed", why=why
+        ),
+        tokens=_tokens(run, blocks, count),
+        max_concurrency=count / blocks.blocks_per_request,
+        bytes_per_token=per_token,
+        dtype_bytes=run.dtype_bytes,
+        tp=run.tp,
+        pp=run.pp,
+        block_tokens=blocks.block_tokens,
+        left_bytes=left,
+    )
+
+
+def _tokens(run: _Run, blocks: Layout, count: int) -> int:
+    """Tokens as the release prints them."""
+    if run.release.tokens_from_concurrency and parse_version(run.version) >= (0, 20):
+        return int(count / blocks.blocks_per_request * run.limit)
+    return count // blocks.groups * blocks.block_tokens

@@ -1,0 +1,129 @@
+"""What to do when it does not fit, or to hold more users: in order of cost, each recomputed.
+
+First the cache (paging, narrower values), then the weights, then limits, then more cards.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from powerband.account.capacity import users_at
+from powerband.account.plan import Plan, Request
+from powerband.account.rules import plan_memory
+from powerband.account.weights import requantised
+from powerband.records.config import EngineConfig, Value
+from powerband.records.errors import RequestError
+from powerband.records.memory import Remedy
+from powerband.records.units import format_bytes
+from powerband.records.workload import Workload
+
+_CACHE: dict[str, list[dict[str, Value]]] = {
+    "vllm": [{"kv_cache_dtype": "fp8"}],
+    "sglang": [{"kv_cache_dtype": "fp8_e5m2"}],
+    "tensorrt-llm": [{"kv_cache_dtype": "fp8"}],
+    "llamacpp": [{"cache_type_k": "q8_0", "cache_type_v": "q8_0"}],
+}
+_LENGTH = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt-llm": "max_seq_len", "llamacpp": "n_ctx"}
+_WEIGHTS = {"llamacpp": ("q8_0", "q4_0")}
+_TENSOR = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt-llm": "tp_size", "tgi": "num_shard"}
+
+
+def suggest_remedies(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[Remedy]:
+    """Remedies in order, with their numbers; one that changes nothing is left out."""
+    before = _users(request, plan, traffic)
+    for name, change, changed in _candidates(request, plan, traffic):
+        try:
+            after = plan_memory(changed)
+        except RequestError:
+            continue
+        users = _users(changed, after, traffic)
+        if not after.fits and not plan.fits and after.pool.tokens <= plan.pool.tokens:
+            continue
+        if after.fits == plan.fits and users <= before and after.pool.tokens <= plan.pool.tokens:
+            continue
+        settings = {
+            knob: value for knob, value in changed.config.knobs.items() if request.config.knobs.get(knob) != value
+        }
+        yield Remedy(
+            name=name,
+            change=change,
+            predicted=_words(plan, after, before, users),
+            settings=settings,
+            kv_tokens=after.pool.tokens,
+            users=users,
+            fits=after.fits,
+        )
+
+
+def _users(request: Request, plan: Plan, traffic: Workload | None) -> float:
+    if not plan.fits and plan.pool.max_concurrency < 1:
+        return 0.0
+    if traffic is None or not traffic.requests:
+        return float(int(plan.pool.max_concurrency))
+    return float(users_at(request.model, plan, traffic.requests))
+
+
+def _words(before: Plan, after: Plan, users_before: float, users_after: float) -> str:
+    parts = []
+    if after.weights.bytes != before.weights.bytes:
+        parts.append(f"weights {format_bytes(before.weights.bytes)} -> {format_bytes(after.weights.bytes)}")
+    parts.append(f"cache {before.pool.tokens:,} -> {after.pool.tokens:,} tokens")
+    parts.append(f"{users_after:.0f} users instead of {users_before:.0f}")
+    return ", ".join(parts) + ("" if after.fits else "; still does not fit")
+
+
+def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:
+    engine = request.config.engine
+    if engine == "transformers":
+        paged = EngineConfig(engine="vllm", model=request.config.model)
+        yield "paged cache", "serve it with vLLM: pages instead of padded tensors", _with(request, config=paged)
+    for knobs in _CACHE.get(engine, []):
+        if all(request.config.knobs.get(name) != value for name, value in knobs.items()):
+            words = ", ".join(f"{name}={value}" for name, value in knobs.items())
+            yield "KV cache dtype", words, _with(request, config=request.config.replace(**knobs))
+    if request.model.weight_dtype in ("bf16", "f16", "f32"):
+        for name in _WEIGHTS.get(engine, ("fp8", "awq")):
+            words = {"awq": "AWQ int4 weights", "fp8": "fp8 weights"}.get(name, f"{name} weights")
+            yield "weight quantisation", words, _with(request, model=requantised(request.model, name))
+    yield from _limits(request, plan, traffic)
+    yield from _cards(request)
+
+
+def _limits(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:
+    engine = request.config.engine
+    knob = _LENGTH.get(engine)
+    wanted = _wanted_length(plan, traffic)
+    if knob and engine != "llamacpp" and wanted and wanted < plan.max_model_len:
+        yield "length limit", f"{knob}={wanted}", _with(request, config=request.config.replace(**{knob: wanted}))
+    if engine == "vllm":
+        for name, value in (("max_num_batched_tokens", 2048), ("max_num_seqs", 64)):
+            now = request.config.knobs.get(name)
+            if not isinstance(now, int) or now > value:
+                yield "batch limit", f"{name}={value}", _with(request, config=request.config.replace(**{name: value}))
+
+
+def _wanted_length(plan: Plan, traffic: Workload | None) -> int:
+    """What the traffic needs, or what the cache can hold of one sequence, in steps of 256."""
+    if traffic is not None and traffic.requests:
+        return -(-traffic.longest_tokens // 256) * 256
+    return int(plan.pool.max_concurrency * plan.max_model_len) // 256 * 256 if plan.pool.max_concurrency < 1 else 0
+
+
+def _cards(request: Request) -> Iterator[tuple[str, str, Request]]:
+    if request.device.kind == "cpu" or request.config.engine not in _TENSOR:
+        return
+    knob = _TENSOR[request.config.engine]
+    now = request.config.knobs.get(knob, request.count)
+    for factor in (2, 4, 8):
+        count = factor * (now if isinstance(now, int) else 1)
+        if count <= 8 and request.model.heads % count == 0:
+            config = request.config.replace(**{knob: count})
+            yield (
+                "more cards",
+                f"{count} x {request.device.name}, {knob}={count}",
+                _with(request, config=config, count=count),
+            )
+
+
+def _with(request: Request, **changes: object) -> Request:
+    return msgspec.structs.replace(request, **changes)

@@ -1,0 +1,98 @@
+"""The profiling step of vLLM: what one step of max_num_batched_tokens and one sampling of max_num_seqs allocate.
+
+Read from the code of 0.26 (v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py, fused_moe, mla_attention.py);
+the units of the forward pass are fitted, see account/data/vllm.toml.
+"""
+
+from powerband.account.constants import VllmRelease
+from powerband.account.estimate import Estimate, about
+from powerband.records.model import ModelSpec
+from powerband.records.units import MIB, format_bytes
+from powerband.records.value import Record
+
+_MLA_WORKSPACE_TOKENS = 64 * 1024  # mla_attention.py caps the context that prefill expands at once
+
+
+class Step(Record):
+    """What the step runs with: tokens and sequences, split over ``tp`` ranks; values of ``value_bytes``."""
+
+    tokens: int
+    seqs: int
+    tp: int
+    limit: int
+    block_tokens: int
+    hopper: bool
+    value_bytes: int = 2
+
+
+def predict_activation(model: ModelSpec, step: Step, release: VllmRelease) -> Estimate:
+    """Peak of the profiling step on one rank."""
+    rows = min(step.seqs, step.tokens)
+    hidden = step.tokens * model.hidden * step.value_bytes
+    library = release.library_bytes_hopper if step.hopper else release.library_bytes
+    experts = expert_workspace(model, step)
+    forward = forward_bytes(model, step, release)
+    scratch = min(release.sampler_scratch_rows, rows) * model.vocab * 4
+    sampler = rows * model.vocab * release.sampler_bytes_per_logit + scratch + hidden + 2 * rows * model.hidden * 2
+    peak = library + experts + max(forward, sampler)
+    what = (
+        f"the forward pass of {step.tokens} tokens"
+        if forward >= sampler
+        else f"sampling {rows} rows of {model.vocab} logits"
+    )
+    why = f"{what}: {format_bytes(max(forward, sampler))}"
+    if experts:
+        why += f", expert workspace {format_bytes(experts)}"
+    return about(peak, why, share=0.15, floor=80 * MIB)
+
+
+def forward_bytes(model: ModelSpec, step: Step, release: VllmRelease) -> float:
+    """Tensors alive at the widest point of the step: in an MLP, or in the expansion of latent attention."""
+    widths = (
+        release.mlp_units * model.intermediate / step.tp
+        + release.attention_units * model.heads * model.head_dim / step.tp
+        + release.hidden_units * model.hidden
+    )
+    mlp = step.tokens * widths * step.value_bytes
+    expanded = latent_expansion(model, step)
+    beside = step.tokens * (release.hidden_units + 1) * model.hidden * step.value_bytes
+    return max(mlp, expanded + beside if expanded else 0.0)
+
+
+def latent_expansion(model: ModelSpec, step: Step) -> float:
+    """Keys and values that latent attention expands from its cache for a chunk of context."""
+    group = next((group for group in model.layers if group.kind == "mla" and group.compression == 1), None)
+    if group is None:
+        return 0.0
+    pages = 4 * step.seqs * step.block_tokens
+    tokens = max(min(max(8 * step.limit, pages), _MLA_WORKSPACE_TOKENS), step.seqs * step.block_tokens)
+    # The last dimensions of a query head are rotary and not expanded.
+    width = group.head_dim - model.rope_dim + group.v_head_dim
+    return tokens * model.heads / step.tp * width * step.value_bytes
+
+
+def expert_workspace(model: ModelSpec, step: Step) -> float:
+    """The two buffers of the fused experts (Triton), kept once allocated."""
+    if not model.experts:
+        return 0.0
+    routed = step.tokens * model.experts_per_token
+    width = model.expert_intermediate / step.tp
+    return routed * (max(width, model.hidden) + max(2 * width, model.hidden)) * step.value_bytes
+
+
+def capture_sizes(tokens: int, seqs: int) -> list[int]:
+    """Batch sizes that vLLM captures graphs for, by default (config/vllm.py, _set_cudagraph_sizes)."""
+    top = min(2 * seqs, 512, tokens)
+    sizes = [size for size in (1, 2, 4) if size <= top]
+    sizes += range(8, min(top + 1, 256), 8)
+    sizes += range(256, top + 1, 16)
+    if tokens <= top:
+        sizes.append(tokens)
+    return sorted(set(sizes))
+
+
+def predict_graphs(model: ModelSpec, step: Step, release: VllmRelease) -> Estimate:
+    """Memory of captured graphs: by layers and captured sizes."""
+    sizes = capture_sizes(step.tokens, step.seqs)
+    count = len(sizes) * model.n_layers * release.graph_bytes_per_layer_size
+    return about(count, f"{len(sizes)} captured sizes x {model.n_layers} layers", share=0.5, floor=200 * MIB)

@@ -19,8 +19,8 @@ from powerband.records.slo import Slo, parse_slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
 
-# "auto" offers a quarter more than one request at a time can serve: naive settings must queue, good ones need not.
-AUTO_LOAD = 1.25
+# "auto" offers as much as one request at a time can just serve: naive settings must queue, good ones need not.
+AUTO_LOAD = 1.0
 _PREVIEW_REQUESTS = 2_000
 _TRIALS_IN_A_BUDGET = 14.0
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 8.0, 60.0
@@ -37,6 +37,7 @@ class CaseRequest(Record):
     traffic: str | None = None
     requests: int | None = None
     scale_lengths: float | None = None
+    scale_outputs: float | None = None
     scale_rate: str | None = None  # a factor, or "auto"
     window_s: float | None = None
     slo: str | None = None
@@ -151,6 +152,7 @@ def _workload(request: CaseRequest, factor: float, requests: int) -> Workload:
         request.traffic,
         requests=requests,
         scale_lengths=request.scale_lengths,
+        scale_outputs=request.scale_outputs,
         scale_rate=None if math.isclose(factor, 1.0) else factor,
         seed=request.seed,
     )

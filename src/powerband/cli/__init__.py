@@ -1,6 +1,7 @@
 """The command line: one file a command; parse, call, print; no logic."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" for a sign it lacks
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped politely is stopped as by Ctrl-C
     try:
         return _dispatch(sys.argv[1:] if argv is None else argv)

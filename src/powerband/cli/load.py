@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         args.traffic,
         requests=args.requests,
         scale_lengths=args.scale_lengths,
+        scale_outputs=args.scale_outputs,
         scale_rate=args.scale_rate,
         seed=args.seed,
     )

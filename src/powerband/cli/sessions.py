@@ -58,6 +58,7 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
         traffic=_absolute(args.traffic),
         requests=args.requests,
         scale_lengths=args.scale_lengths,
+        scale_outputs=args.scale_outputs,
         scale_rate=args.scale_rate,
         window_s=None if args.window is None else parse_duration(args.window),
         slo=args.slo,

@@ -95,6 +95,7 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         traffic=args.traffic,
         requests=args.requests,
         scale_lengths=args.scale_lengths,
+        scale_outputs=args.scale_outputs,
         scale_rate=args.scale_rate,
         window_s=parse_duration(args.window) if args.window else 20.0,
         slo=args.slo,

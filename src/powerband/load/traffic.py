@@ -17,24 +17,28 @@ def build_workload(
     *,
     requests: int | None = None,
     scale_lengths: float | None = None,
+    scale_outputs: float | None = None,
     scale_rate: float | None = None,
     seed: int = 0,
 ) -> Workload:
     """The workload that ``traffic`` names: a trace file, a spec, or None for ``in=512,out=128,concurrency=8``.
 
     A trace keeps its first ``requests`` rows; it is read as a stream and no further than needed. Lengths are
-    multiplied by ``scale_lengths`` and rounded, at least 1; offsets are divided by ``scale_rate``. What was done is in
-    ``Workload.scaling``. Raises RequestError that names the file, line and value at fault.
+    multiplied by ``scale_lengths`` (answers by ``scale_outputs`` where given) and rounded, at least 1; offsets are
+    divided by ``scale_rate``. What was done is in ``Workload.scaling``. Raises RequestError that names the file, line and value at fault.
     """
     _check("--requests", requests)
     _check("--scale-lengths", scale_lengths)
+    _check("--scale-outputs", scale_outputs)
     _check("--scale-rate", scale_rate)
     text = DEFAULT if traffic is None else traffic.strip()
     if is_spec(text) and not Path(text).exists():
         workload = workload_from_spec(text, requests=requests, scale_rate=scale_rate, seed=seed)
     else:
         workload = _workload_from_file(Path(text), requests, scale_rate, seed)
-    return workload if scale_lengths in (None, 1.0) else scaled_lengths(workload, scale_lengths)
+    inputs = scale_lengths or 1.0
+    outputs = scale_outputs or inputs
+    return workload if inputs == outputs == 1.0 else scaled_lengths(workload, inputs, outputs)
 
 
 def _workload_from_file(path: Path, requests: int | None, scale_rate: float | None, seed: int) -> Workload:
@@ -61,12 +65,12 @@ def _workload_from_file(path: Path, requests: int | None, scale_rate: float | No
     )
 
 
-def scaled_lengths(workload: Workload, scale: float) -> Workload:
-    """Every length times ``scale``, rounded, at least 1; shared blocks shrink or grow with them."""
-    said = f"lengths x{scale:g}"
+def scaled_lengths(workload: Workload, scale: float, outputs: float) -> Workload:
+    """Prompts times ``scale``, answers times ``outputs``, rounded, at least 1; shared blocks shrink with the prompts."""
+    said = f"lengths x{scale:g}" if scale == outputs else f"prompts x{scale:g}, answers x{outputs:g}"
     block = max(1, round(workload.block_tokens * scale)) if workload.block_tokens else 0
     return Workload(
-        requests=tuple(_scaled(request, scale, block) for request in workload.requests),
+        requests=tuple(_scaled(request, scale, outputs, block) for request in workload.requests),
         source=workload.source,
         scaling=f"{workload.scaling}, {said}" if workload.scaling else said,
         concurrency=workload.concurrency,
@@ -75,12 +79,12 @@ def scaled_lengths(workload: Workload, scale: float) -> Workload:
     )
 
 
-def _scaled(request: RequestSpec, scale: float, block: int) -> RequestSpec:
+def _scaled(request: RequestSpec, scale: float, outputs: float, block: int) -> RequestSpec:
     input_tokens = max(1, round(request.input_tokens * scale))
     return RequestSpec(
         offset_ns=request.offset_ns,
         input_tokens=input_tokens,
-        output_tokens=max(1, round(request.output_tokens * scale)),
+        output_tokens=max(1, round(request.output_tokens * outputs)),
         prefix_id=request.prefix_id,
         prefix_tokens=min(round(request.prefix_tokens * scale), input_tokens),
         session=request.session,

@@ -1,68 +1,234 @@
-"""One HTTP exchange over a socket: bytes out, timestamps in.
+"""Connections: sockets that carry exchanges, as many as there are exchanges under way.
 
-asyncio's Protocol with httptools, because a client that shares the machine with the engine must be light: see
-docs/concepts/load.md for the measurement behind the choice.
+Plain HTTP goes over the socket itself and the event loop's readiness callbacks, TLS over an asyncio transport; the
+measurement behind this is in docs/concepts/load.md.
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-import httptools
-import msgspec
-
-from powerband.load.answer import Answer
-from powerband.load.sse import Decode, SseReader
+from powerband.load.exchange import Exchange
 from powerband.load.target import Target
 from powerband.load.tokens import tls_context
 from powerband.records.errors import EngineError
 
-_LINGER_S = 1.0  # how long a finished answer's connection may stay open before it is cut
-_DETAIL_CHARS = 200
+_READ_BYTES = 1 << 16
+_LINGER_S = 1.0  # how long the connection of a finished answer may stay open before it is cut
 
 
-class Exchange:
-    """One request under way: its bytes, and what has come of it; ``done`` is called once, when it has ended."""
+class _Connection(Protocol):
+    def send(self, exchange: Exchange) -> None: ...
 
-    __slots__ = ("answer", "body", "done", "ended", "error", "payload", "status", "streamed", "t_end_ns", "t_send_ns")
+    def close(self) -> None: ...
 
-    def __init__(self, payload: bytes, done: Callable[["Exchange"], None]) -> None:
-        self.payload = payload
-        self.done = done
-        self.answer = Answer()
-        self.body = b""  # of an answer that is not a stream
-        self.status = 0
-        self.streamed = True
-        self.ended = False
-        self.error: str | None = None
-        self.t_send_ns: int | None = None
-        self.t_end_ns: int | None = None
 
-    def end(self, error: str | None = None) -> None:
-        if self.ended:
+class Client:
+    """Sends exchanges to one target, over new connections or (``keep_alive``) over those that wait."""
+
+    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
+        host, port, tls, _ = target.address()
+        self.loop = loop
+        self.family, self.address = _resolve(host, port)
+        self.buffer = bytearray(_READ_BYTES)  # one for all: what is read is copied out at once
+        self.view = memoryview(self.buffer)
+        self._tls, self._host = (tls_context(target) if tls else None), host
+        self._keep_alive = target.keep_alive
+        self._idle: list[_Connection] = []
+        self._open: dict[Exchange, _Connection | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, exchange: Exchange) -> None:
+        """Begin the exchange now; it ends by its own ``done``."""
+        exchange.t_send_ns = time.monotonic_ns()
+        if self._idle:
+            connection = self._idle.pop()
+            self._open[exchange] = connection
+            connection.send(exchange)
+        elif self._tls is not None:
+            self._open[exchange] = None
+            task = self.loop.create_task(self._send_tls(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            plain = PlainConnection(self)
+            self._open[exchange] = plain
+            plain.start(exchange)
+
+    def over(self, exchange: Exchange, connection: _Connection) -> bool:
+        """The exchange has ended; whether its connection was put by for another one."""
+        self._open.pop(exchange, None)
+        if self._keep_alive and exchange.reusable and exchange.error is None:
+            self._idle.append(connection)
+            return True
+        return False
+
+    def gone(self, connection: _Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def cut(self, exchange: Exchange) -> None:
+        """Drop the connection of an exchange that takes too long."""
+        connection = self._open.pop(exchange, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for connection in [*self._open.values(), *self._idle]:
+            if connection is not None:
+                connection.close()
+        self._open.clear()
+        self._idle.clear()
+
+    async def _send_tls(self, exchange: Exchange) -> None:
+        try:
+            _, connection = await self.loop.create_connection(
+                lambda: TlsConnection(self),
+                *self.address[:2],
+                family=self.family,
+                ssl=self._tls,
+                server_hostname=self._host,
+            )
+        except OSError as error:
+            self._open.pop(exchange, None)
+            exchange.end(connect_error(error))
             return
-        self.ended = True
-        self.error = error
-        self.t_end_ns = time.monotonic_ns()
-        self.payload = b""
-        self.done(self)
+        if exchange.ended:  # timed out meanwhile
+            connection.close()
+            return
+        self._open[exchange] = connection
+        connection.send(exchange)
 
 
-class Connection(asyncio.Protocol):
-    """A connection that carries one exchange at a time; the answer's bytes are stamped as the socket gives them."""
+class PlainConnection:
+    """A socket of our own on the loop's readiness callbacks: half the cost of a transport for short answers."""
 
-    def __init__(self, decode: Decode, idle: list["Connection"] | None) -> None:
-        self._decode = decode
-        self._idle = idle  # where to wait for the next exchange; None: one exchange a connection
+    __slots__ = ("_client", "_exchange", "_fd", "_linger", "_sock", "_unsent")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._exchange: Exchange | None = None
+        self._sock: socket.socket | None = None
+        self._fd = -1
+        self._unsent: memoryview = memoryview(b"")
+        self._linger: asyncio.TimerHandle | None = None
+
+    def start(self, exchange: Exchange) -> None:
+        """Connect and send; a connect that is still under way goes on by callback."""
+        self._exchange = exchange
+        try:
+            self._sock = sock = socket.socket(self._client.family, socket.SOCK_STREAM)
+            self._fd = sock.fileno()
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(self._client.address)
+        except OSError as error:
+            self._fail(connect_error(error))
+            return
+        self._client.loop.add_reader(self._fd, self._readable)
+        self._write(memoryview(exchange.payload))
+
+    def send(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._write(memoryview(exchange.payload))
+
+    def close(self) -> None:
+        if self._sock is None:
+            return
+        if self._linger is not None:
+            self._linger.cancel()
+        self._client.loop.remove_reader(self._fd)
+        self._client.loop.remove_writer(self._fd)
+        self._sock.close()
+        self._sock = None
+
+    def _write(self, data: memoryview) -> None:
+        assert self._sock is not None
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._lost(error, connecting=True)
+            return
+        self._unsent = data[sent:]
+        if self._unsent:
+            self._client.loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        self._client.loop.remove_writer(self._fd)
+        assert self._sock is not None
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._lost(OSError(code, errno.errorcode.get(code, "error")), connecting=True)
+            return
+        self._write(self._unsent)
+
+    def _readable(self) -> None:
+        client = self._client
+        assert self._sock is not None
+        try:
+            count = self._sock.recv_into(client.buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error, connecting=False)
+            return
+        t_ns = time.monotonic_ns()
+        if count == 0:
+            self._lost(None, connecting=False)
+            return
+        exchange = self._exchange
+        if exchange is None:
+            return  # what comes after the end of an answer is not ours
+        exchange.received(t_ns, bytes(client.view[:count]))
+        if exchange.ended:
+            self._ended(exchange)
+
+    def _ended(self, exchange: Exchange) -> None:
+        self._exchange = None
+        if self._client.over(exchange, self):
+            return
+        if exchange.complete or exchange.error is not None:
+            self.close()
+        else:  # [DONE] is here and the last bytes are not: closing now would reset the server's side
+            self._linger = self._client.loop.call_later(_LINGER_S, self.close)
+
+    def _lost(self, error: OSError | None, *, connecting: bool) -> None:
+        exchange, self._exchange = self._exchange, None
+        self._client.gone(self)
+        self.close()
+        if exchange is None:
+            return
+        if error is not None and connecting and not exchange.status:
+            exchange.end(connect_error(error))
+        else:
+            exchange.lost(time.monotonic_ns(), error)
+        self._client.over(exchange, self)
+
+    def _fail(self, error: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if exchange is not None:
+            exchange.end(error)
+            self._client.over(exchange, self)
+
+
+class TlsConnection(asyncio.Protocol):
+    """The same over an asyncio transport, which does the encryption."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._exchange: Exchange | None = None
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = None
-        self._sse = SseReader()
-        self._now = 0
-        self._keep = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -70,182 +236,32 @@ class Connection(asyncio.Protocol):
 
     def send(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._parser = httptools.HttpResponseParser(self)
-        self._sse = SseReader()
         if self._transport is None or self._transport.is_closing():
-            self._fail("reset: closed before the request was sent")
+            self.connection_lost(None)
         else:
             self._transport.write(exchange.payload)
 
-    def abort(self) -> None:
-        """Drop the exchange without ending it: the run is over."""
-        self._exchange = None
+    def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._now = time.monotonic_ns()
-        if self._exchange is None:
+        t_ns = time.monotonic_ns()
+        exchange = self._exchange
+        if exchange is None:
             return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(f"malformed: HTTP: {error.__context__ or error}")
-        except msgspec.MsgspecError as error:
-            self._fail(f"malformed: {error}")
+        exchange.received(t_ns, data)
+        if exchange.ended:
+            self._exchange = None
+            if not self._client.over(exchange, self) and self._transport is not None:
+                self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        exchange = self._exchange
-        if self._idle is not None and self in self._idle:
-            self._idle.remove(self)
-        if exchange is None:
-            return
-        if exc is None and exchange.status and exchange.answer.finish is not None:
-            self._complete()  # an answer whose end is the end of the connection
-            return
-        tokens = exchange.answer.seen()
-        how = type(exc).__name__ if exc is not None else "closed by the server"
-        self._fail(f"reset: {how} " + (f"after {tokens} chunks" if exchange.status else "before any answer"))
-
-    # httptools calls these
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type" and self._exchange is not None:
-            self._exchange.streamed = b"event-stream" in value.lower()
-
-    def on_headers_complete(self) -> None:
-        if self._exchange is not None:
-            self._exchange.status = self._parser.get_status_code()
-            self._keep = self._parser.should_keep_alive()
-
-    def on_body(self, data: bytes) -> None:
-        exchange = self._exchange
-        if exchange is None:
-            return
-        if exchange.status != 200 or not exchange.streamed:
-            exchange.body += data
-            return
-        for payload in self._sse.feed(data):
-            self._take(exchange, payload)
-        if exchange.answer.error is not None:
-            self._fail(f"stream_error: {exchange.answer.error}")
-
-    def on_message_complete(self) -> None:
-        if self._exchange is not None and self._exchange.status >= 200:
-            self._complete()
-
-    def _take(self, exchange: Exchange, payload: bytes) -> None:
-        if payload[:1] == b"{":
-            exchange.answer.add(self._now, self._decode(payload))
-        elif payload.startswith(b"[DONE]"):
-            exchange.answer.finish = exchange.answer.finish or "done"
-        elif payload:
-            raise msgspec.DecodeError(f"event is not a JSON object: {payload[:40]!r}")
-
-    def _complete(self) -> None:
-        """The whole answer is here: say what it was."""
-        exchange = self._exchange
-        if exchange is None:
-            return
-        try:
-            if exchange.status != 200:
-                return self._fail(f"http_{exchange.status}: {_text(exchange.body)}")
-            if not exchange.streamed:
-                self._take(exchange, exchange.body.strip())
-            for payload in self._sse.rest():
-                self._take(exchange, payload)
-        except msgspec.MsgspecError as error:
-            return self._fail(f"malformed: {error}")
-        answer = exchange.answer
-        if answer.error is not None:
-            return self._fail(f"stream_error: {answer.error}")
-        if answer.finish is None:
-            return self._fail(f"short: the stream ended after {answer.seen()} chunks without a finish")
-        if answer.seen() == 0:
-            return self._fail(f"short: the answer held no token (finish {answer.finish})")
-        self._release()
-        exchange.end()
-        return None
-
-    def _fail(self, error: str) -> None:
         exchange, self._exchange = self._exchange, None
-        if self._transport is not None:
-            self._transport.abort()
+        self._client.gone(self)
         if exchange is not None:
-            exchange.end(error)
-
-    def _release(self) -> None:
-        self._exchange = None
-        transport = self._transport
-        if transport is None:
-            return
-        if self._idle is not None and self._keep and not transport.is_closing():
-            self._idle.append(self)
-        else:
-            transport.close()
-
-
-class Client:
-    """Sends exchanges to one target; as many connections as there are exchanges under way."""
-
-    def __init__(self, target: Target, decode: Decode, loop: asyncio.AbstractEventLoop) -> None:
-        host, port, tls, _ = target.address()
-        self._loop, self._decode = loop, decode
-        self._family, self._address = _resolve(host, port)
-        self._tls = tls_context(target) if tls else None
-        self._host = host
-        self._idle: list[Connection] | None = [] if target.keep_alive else None
-        self._open: dict[Exchange, Connection | None] = {}
-
-    async def send(self, exchange: Exchange) -> None:
-        """Begin the exchange now; it ends by its own ``done``."""
-        exchange.t_send_ns = time.monotonic_ns()
-        connection = self._idle.pop() if self._idle else None
-        if connection is None:
-            self._open[exchange] = None
-            try:
-                connection = await self._connect()
-            except OSError as error:
-                self._open.pop(exchange, None)
-                exchange.end(_connect_error(error))
-                return
-        if exchange.ended:  # timed out meanwhile
-            connection.abort()
-            return
-        self._open[exchange] = connection
-        connection.send(exchange)
-
-    def forget(self, exchange: Exchange) -> None:
-        self._open.pop(exchange, None)
-
-    def cut(self, exchange: Exchange) -> None:
-        """Stop an exchange that takes too long; its ``done`` is not called."""
-        connection = self._open.pop(exchange, None)
-        if connection is not None:
-            connection.abort()
-
-    def close(self) -> None:
-        for connection in [*self._open.values(), *(self._idle or ())]:
-            if connection is not None:
-                connection.abort()
-        self._open.clear()
-
-    async def _connect(self) -> Connection:
-        sock = socket.socket(self._family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.sock_connect(sock, self._address)
-            _, connection = await self._loop.create_connection(
-                lambda: Connection(self._decode, self._idle),
-                sock=sock,
-                ssl=self._tls,
-                server_hostname=self._host if self._tls else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
-        return connection
+            exchange.lost(time.monotonic_ns(), exc)
+            self._client.over(exchange, self)
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
@@ -258,13 +274,11 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     return found[0][0], found[0][4]
 
 
-def _connect_error(error: OSError) -> str:
+def connect_error(error: OSError) -> str:
+    """The category and detail for a connection that could not be made; ``in the client`` marks our own limits."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "connect: too many open files in the client"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
         return "connect: no free port in the client"
-    return f"connect: {error.strerror or type(error).__name__}"
-
-
-def _text(body: bytes) -> str:
-    return " ".join(body[: 2 * _DETAIL_CHARS].decode("utf-8", "replace").split())[:_DETAIL_CHARS]
+    named = errno.errorcode.get(error.errno or 0, "")
+    return f"connect: {error.strerror or type(error).__name__}" + (f" ({named})" if named else "")

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 
 from powerband.load.body import request_builder
-from powerband.load.client import Client, Exchange
+from powerband.load.client import Client
+from powerband.load.exchange import Exchange
+from powerband.load.precise_loop import new_loop
 from powerband.load.prompts import Prompts
 from powerband.load.self_check import LoopWatch, check_client
 from powerband.load.sse import DECODERS
@@ -57,7 +59,8 @@ def run_load(
     gc.collect()
     gc.freeze()  # what is there before the run is not walked during it
     try:
-        return asyncio.run(go())
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(go())
     finally:
         gc.unfreeze()
 
@@ -83,14 +86,14 @@ class _LoadRun:
     ) -> None:
         self._target, self._workload, self._payload = target, workload, payload
         self._loop = asyncio.get_running_loop()
-        self._client = Client(target, DECODERS[target.endpoint], self._loop)
+        self._client = Client(target, self._loop)
+        self._decode = DECODERS[target.endpoint]
         self._t0_ns, self._progress = t0_ns, progress
         self._start_ns = time.monotonic_ns() + _LEAD_NS
         self._end_ns = self._start_ns + s_to_ns(deadline_s)
         self._sched_ns: dict[int, int] = {}  # absolute
         self._under_way: dict[int, Exchange] = {}
         self._traces: dict[int, RequestTrace] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._how: dict[str, int] = {}
         self._lengths_off = 0
         self._finished = asyncio.Event()
@@ -113,7 +116,7 @@ class _LoadRun:
             stopped = "interrupted"
         cpu_ratio = watch.stop()
         end_ns = time.monotonic_ns()
-        for task in (feeder, reporter, *self._tasks):
+        for task in (feeder, reporter):
             if task is not None:
                 task.cancel()
         self._client.close()
@@ -154,22 +157,19 @@ class _LoadRun:
             return
 
     def _begin(self, index: int) -> None:
-        exchange = Exchange(self._payload(index), lambda done: self._ended(index, done))
+        exchange = Exchange(self._payload(index), self._decode, lambda done: self._ended(index, done))
         self._under_way[index] = exchange
         self._sent += 1
-        task = self._loop.create_task(self._client.send(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._client.send(exchange)
         if self._target.timeout_s is not None:
             self._loop.call_later(self._target.timeout_s, self._time_out, index, exchange)
 
     def _time_out(self, index: int, exchange: Exchange) -> None:
         if not exchange.ended:
             self._client.cut(exchange)
-            exchange.end(f"timeout: no end within {self._target.timeout_s:g} s, {exchange.answer.seen()} chunks came")
+            exchange.time_out(self._target.timeout_s or 0.0)
 
     def _ended(self, index: int, exchange: Exchange) -> None:
-        self._client.forget(exchange)
         self._under_way.pop(index, None)
         trace = self._trace(index, exchange, "ok" if exchange.error is None else "error")
         self._traces[index] = trace
@@ -218,8 +218,7 @@ class _LoadRun:
 
     def _drop_rest(self, end_ns: int) -> None:
         for index, exchange in self._under_way.items():
-            exchange.ended = True
-            exchange.t_end_ns = None
+            exchange.stop()
             self._traces[index] = self._trace(index, exchange, "dropped")
         if self._workload.concurrency is not None:
             return
@@ -227,16 +226,15 @@ class _LoadRun:
             due_ns = self._sched_ns.get(index, self._start_ns + request.offset_ns)
             if index not in self._traces and due_ns <= end_ns:
                 self._sched_ns[index] = due_ns
-                self._traces[index] = self._trace(index, Exchange(b"", lambda done: None), "dropped")
+                self._traces[index] = self._trace(index, Exchange(b"", self._decode, lambda done: None), "dropped")
 
     def _notes(self, note: str, stopped: StoppedBecause) -> tuple[str, ...]:
         notes = [note]
         unsent = len(self._workload.requests) - len(self._traces)
         if stopped != "done":
             what = {"deadline": "the deadline came", "interrupted": "stopped by hand"}.get(stopped, stopped)
-            notes.append(
-                f"{what}: {unsent} of {len(self._workload.requests)} requests were not due yet and are not counted"
-            )
+            left = "not sent" if self._workload.concurrency is not None else "not due yet"
+            notes.append(f"{what}: {unsent} of {len(self._workload.requests)} requests were {left} and are not counted")
         if self._how.get("unchecked"):
             notes.append(f"{self._how['unchecked']} answers came without a token count: one token a chunk assumed")
         if self._how.get("spread"):

@@ -1,10 +1,11 @@
 """Server-sent events, and what a streamed answer's events say of tokens, for each endpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-Decode = Callable[[bytes], "Event"]
+Decode = Callable[[Sequence[bytes]], "list[Event]"]
 
 
 class Event(msgspec.Struct):
@@ -22,27 +23,68 @@ class Event(msgspec.Struct):
 
 
 class SseReader:
-    """Cuts bytes into the data of events; any cut of the bytes gives the same events."""
+    """Cuts bytes into the data of events; any cut of the bytes gives the same events.
+
+    An event's time is that of the piece that completed it.
+    """
 
     def __init__(self) -> None:
         self._tail = b""
 
-    def feed(self, data: bytes) -> list[bytes]:
-        buffer = self._tail + data if self._tail else data
+    def feed(self, pieces: Sequence[bytes], times: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """The events that ``pieces`` complete, each with its time; many pieces at once cost little more than one."""
+        buffer = b"".join((self._tail, *pieces))
         if b"\r" in buffer:
-            held = b"\r" if buffer.endswith(b"\r") else b""  # its \n may come with the next bytes
-            buffer = buffer[: len(buffer) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        else:
-            held = b""
+            return self._feed_slowly(pieces, times)
         blocks = buffer.split(b"\n\n")
-        self._tail = blocks.pop() + held
-        return [payload for block in blocks if (payload := _payload(block)) is not None]
+        tail = blocks.pop()
+        if tail or len(blocks) != len(pieces) or self._tail or not all(p.endswith(b"\n\n") for p in pieces):
+            times = _times_of(blocks, len(self._tail), pieces, times)
+        self._tail = tail
+        return _payloads(blocks, times)
+
+    def _feed_slowly(self, pieces: Sequence[bytes], times: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """Line ends may be \\r\\n or \\r, cut anywhere: a \\r at the end waits for what follows."""
+        blocks: list[bytes] = []
+        stamps: list[int] = []
+        for piece, t_ns in zip(pieces, times, strict=True):
+            buffer = self._tail + piece
+            held = b"\r" if buffer.endswith(b"\r") else b""
+            buffer = buffer[: len(buffer) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            found = buffer.split(b"\n\n")
+            self._tail = found.pop() + held
+            blocks += found
+            stamps += [t_ns] * len(found)
+        return _payloads(blocks, stamps)
 
     def rest(self) -> list[bytes]:
         """A last event that no blank line closed: some servers end the stream so."""
         payload = _payload(self._tail.replace(b"\r", b"\n"))
         self._tail = b""
         return [] if payload is None else [payload]
+
+
+def _times_of(blocks: list[bytes], before: int, pieces: Sequence[bytes], times: Sequence[int]) -> list[int]:
+    """When each block was complete: the piece with the last byte of its blank line; ``before`` bytes are older."""
+    stamps = []
+    piece, reach, end = 0, before + (len(pieces[0]) if pieces else 0), 0
+    for block in blocks:
+        end += len(block) + 2
+        while reach < end:
+            piece += 1
+            reach += len(pieces[piece])
+        stamps.append(times[piece])
+    return stamps
+
+
+def _payloads(blocks: list[bytes], times: Sequence[int]) -> tuple[list[bytes], list[int]]:
+    payloads, stamps = [], []
+    for block, t_ns in zip(blocks, times, strict=True):
+        payload = block[6:] if block.startswith(b"data: {") and b"\n" not in block else _payload(block)
+        if payload:
+            payloads.append(payload)
+            stamps.append(t_ns)
+    return payloads, stamps
 
 
 def _payload(block: bytes) -> bytes | None:
@@ -73,6 +115,7 @@ class _Delta(msgspec.Struct):
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # of an answer that was not streamed
     finish_reason: str | None = None
     token_ids: list[int] | None = None  # vLLM with return_token_ids
 
@@ -83,13 +126,26 @@ class _OpenAi(msgspec.Struct):
     error: msgspec.Raw | None = None
 
 
-_openai = msgspec.json.Decoder(_OpenAi)
-_NULL = msgspec.Raw(b"null")
+_Chunk = TypeVar("_Chunk")
 
 
-def decode_openai(data: bytes) -> Event:
-    """An event of /v1/completions or /v1/chat/completions; raises msgspec.DecodeError on anything else."""
-    chunk = _openai.decode(data)
+def _together(payloads: Sequence[bytes], decoder: "msgspec.json.Decoder[list[_Chunk]]") -> list[_Chunk]:
+    """All events in one call of the decoder: a fifth of the cost of one call each."""
+    chunks = decoder.decode(b"[" + b",".join(payloads) + b"]")
+    if len(chunks) != len(payloads):
+        raise msgspec.DecodeError("an event holds several JSON documents")
+    return chunks
+
+
+_openai = msgspec.json.Decoder(list[_OpenAi])
+
+
+def decode_openai(payloads: Sequence[bytes]) -> list[Event]:
+    """Events of /v1/completions or /v1/chat/completions; raises msgspec.DecodeError on anything else."""
+    return [_openai_event(chunk) for chunk in _together(payloads, _openai)]
+
+
+def _openai_event(chunk: _OpenAi) -> Event:
     if chunk.error is not None and bytes(chunk.error) != b"null":
         return Event(error=bytes(chunk.error)[:200].decode("utf-8", "replace"))
     event = Event()
@@ -109,13 +165,13 @@ def decode_openai(data: bytes) -> Event:
 def _chars(choice: _Choice) -> int | None:
     if choice.text is not None:
         return len(choice.text)
-    delta = choice.delta
+    delta = choice.delta or choice.message
     if delta is None:
         return None
     chars = len(delta.content or "") + len(delta.reasoning_content or "") + len(delta.reasoning or "")
     if delta.tool_calls is not None and bytes(delta.tool_calls) not in (b"null", b"[]"):
         chars += len(bytes(delta.tool_calls))
-    if chars == 0 and delta.role is not None:
+    if chars == 0 and delta.role is not None and choice.delta is not None:
         return None  # the opening chunk names the role and holds no token
     return chars
 
@@ -136,12 +192,15 @@ class _Tgi(msgspec.Struct):
     error: str | None = None
 
 
-_tgi = msgspec.json.Decoder(_Tgi)
+_tgi = msgspec.json.Decoder(list[_Tgi])
 
 
-def decode_tgi(data: bytes) -> Event:
-    """An event of TGI's /generate_stream: one token each, the last with the whole text."""
-    chunk = _tgi.decode(data)
+def decode_tgi(payloads: Sequence[bytes]) -> list[Event]:
+    """Events of TGI's /generate_stream: one token each, the last with the whole text."""
+    return [_tgi_event(chunk) for chunk in _together(payloads, _tgi)]
+
+
+def _tgi_event(chunk: _Tgi) -> Event:
     if chunk.error is not None:
         return Event(error=chunk.error[:200])
     event = Event()
@@ -164,12 +223,15 @@ class _LlamaCpp(msgspec.Struct):
     error: msgspec.Raw | None = None
 
 
-_llamacpp = msgspec.json.Decoder(_LlamaCpp)
+_llamacpp = msgspec.json.Decoder(list[_LlamaCpp])
 
 
-def decode_llamacpp(data: bytes) -> Event:
-    """An event of llama.cpp's own /completion."""
-    chunk = _llamacpp.decode(data)
+def decode_llamacpp(payloads: Sequence[bytes]) -> list[Event]:
+    """Events of llama.cpp's own /completion."""
+    return [_llamacpp_event(chunk) for chunk in _together(payloads, _llamacpp)]
+
+
+def _llamacpp_event(chunk: _LlamaCpp) -> Event:
     if chunk.error is not None:
         return Event(error=bytes(chunk.error)[:200].decode("utf-8", "replace"))
     event = Event(total_tokens=chunk.tokens_predicted if chunk.stop else None, prompt_tokens=chunk.tokens_evaluated)

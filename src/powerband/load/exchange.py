@@ -1,0 +1,230 @@
+"""One request under way: bytes in with their times, an answer or an error out.
+
+A stream's bytes are kept with their times and parsed in batches, so that taking a chunk costs little at the moment
+when the next one may be waiting; the parsing itself is by httptools and msgspec.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+import msgspec
+
+from powerband.load.answer import Answer
+from powerband.load.sse import Decode, SseReader
+
+_BATCH = 64  # pieces kept before they are parsed: bounds the memory of a long answer
+_LAST_CHUNK = b"0\r\n\r\n"
+_DETAIL_CHARS = 200
+_MOST_BODY = 64 << 20  # of an answer that is not a stream
+
+
+class Exchange:
+    """Feed it what the connection gives; ``done`` is called once, when it has ended.
+
+    ``error`` is None for a whole answer. ``reusable`` says that the connection may carry another exchange, ``complete``
+    that no more bytes of this one are to come.
+    """
+
+    __slots__ = (
+        "_body",
+        "_decode",
+        "_done",
+        "_now",
+        "_parser",
+        "_part_times",
+        "_parts",
+        "_pieces",
+        "_sse",
+        "_streamed",
+        "_times",
+        "answer",
+        "complete",
+        "ended",
+        "error",
+        "payload",
+        "reusable",
+        "status",
+        "t_end_ns",
+        "t_send_ns",
+    )
+
+    def __init__(self, payload: bytes, decode: Decode, done: Callable[["Exchange"], None]) -> None:
+        self.payload, self._decode, self._done = payload, decode, done
+        self.answer = Answer()
+        self.status = 0
+        self.ended = self.complete = self.reusable = False
+        self.t_send_ns: int | None = None
+        self.t_end_ns: int | None = None
+        self.error: str | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._sse = SseReader()
+        self._streamed = False
+        self._now = 0
+        self._pieces: list[bytes] = []
+        self._times: list[int] = []
+        self._parts: list[bytes] = []  # of the body, as the parser gives them
+        self._part_times: list[int] = []
+        self._body = b""
+
+    # the connection calls these
+
+    def received(self, t_ns: int, data: bytes) -> None:
+        self._pieces.append(data)
+        self._times.append(t_ns)
+        if (
+            self._streamed
+            and len(self._pieces) < _BATCH
+            and not data.endswith(_LAST_CHUNK)
+            and b"[DONE]" not in data
+            and b'"error"' not in data
+        ):
+            return
+        self._parse()
+
+    def lost(self, t_ns: int, error: Exception | None) -> None:
+        """The connection is gone: the end of an answer that has no other end, or a failure."""
+        if self.ended:
+            return
+        self._now = t_ns
+        self._parse()
+        if self.ended:
+            return
+        if error is None and self.status and self.answer.finish is not None:
+            self._finish()
+            return
+        how = type(error).__name__ if error is not None else "closed by the server"
+        where = f"after {self.answer.seen()} chunks" if self.status else "before any answer"
+        self.end(f"reset: {how} {where}")
+
+    def end(self, error: str | None = None, t_ns: int | None = None) -> None:
+        if self.ended:
+            return
+        self.ended, self.error, self.payload = True, error, b""
+        self.t_end_ns = time.monotonic_ns() if t_ns is None else t_ns
+        self._parser = None  # it holds this exchange: without the cycle nothing waits for the garbage collector
+        done, self._done = self._done, _nothing
+        done(self)
+
+    def time_out(self, after_s: float) -> None:
+        self._now = time.monotonic_ns()
+        self._parse()
+        self.end(f"timeout: no end within {after_s:g} s, {self.answer.seen()} chunks came")
+
+    def stop(self) -> None:
+        """The run is over: take in what has come, and end without a word."""
+        if not self.ended:
+            self._parse()
+        self.ended, self._parser, self._done = True, None, _nothing
+
+    # httptools calls these
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-type":
+            self._streamed = b"event-stream" in value.lower()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._streamed = self._streamed and self.status == 200
+
+    def on_body(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._part_times.append(self._now)
+
+    def on_message_complete(self) -> None:
+        if self.status >= 200:  # 100 Continue and its like announce another head
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+    # what the bytes say
+
+    def _parse(self) -> None:
+        pieces, times, self._pieces, self._times = self._pieces, self._times, [], []
+        try:
+            for piece, self._now in zip(pieces, times, strict=True):
+                self._parser.feed_data(piece)
+                if self.complete:
+                    break
+        except httptools.HttpParserError as error:
+            self._take_in()
+            self.end(f"malformed: HTTP: {error.__context__ or error}", self._now)
+            return
+        self._take_in()
+        if self.complete and not self.ended:
+            self._finish()
+
+    def _take_in(self) -> None:
+        if self.ended or not self._parts:
+            return
+        parts, times, self._parts, self._part_times = self._parts, self._part_times, [], []
+        if not self._streamed:
+            self._body += b"".join(parts)
+            if len(self._body) > _MOST_BODY:
+                self.end(f"malformed: a body of more than {_MOST_BODY >> 20} MiB that is no stream", self._now)
+            return
+        self._add(*self._sse.feed(parts, times))
+
+    def _add(self, payloads: list[bytes], times: list[int]) -> None:
+        done = bool(payloads) and payloads[-1].startswith(b"[DONE]")
+        if done:
+            payloads.pop()
+        try:
+            events = self._decode(payloads) if payloads else []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._add_singly(payloads, times)
+            return
+        for event, t_ns in zip(events, times, strict=False):
+            self.answer.add(t_ns, event)
+        if self.answer.error is not None:
+            self.end(f"stream_error: {self.answer.error}", times[-1])
+        elif done:
+            self.answer.finish = self.answer.finish or "done"
+            self._finish()
+
+    def _add_singly(self, payloads: list[bytes], times: list[int]) -> None:
+        """One of them is not what it should be: keep what came before it."""
+        for payload, t_ns in zip(payloads, times, strict=False):
+            try:
+                self.answer.add(t_ns, self._decode([payload])[0])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self.end(f"malformed: {error}", t_ns)
+                return
+            if self.answer.error is not None:
+                self.end(f"stream_error: {self.answer.error}", t_ns)
+                return
+
+    def _finish(self) -> None:
+        """The whole answer is here: say what it was."""
+        answer = self.answer
+        if self.status != 200:
+            self.end(f"http_{self.status}: {_text(self._body)}", self._now)
+            return
+        left = self._sse.rest() if self._streamed else [self._body.strip()]
+        if left and not left[0].startswith(b"[DONE]"):
+            self._add_singly(left, [self._now])
+        if self.ended:
+            return
+        if answer.finish is None:
+            self.end(f"short: the stream ended after {answer.seen()} chunks without a finish", self._now)
+        elif answer.seen() == 0:
+            self.end(f"short: the answer held no token (finish {answer.finish})", self._now)
+        else:
+            self.end(None, self._now)
+
+
+def _nothing(exchange: Exchange) -> None:
+    """Nobody waits any more."""
+
+
+def _text(body: bytes) -> str:
+    """The message of an error body, where it is one of the usual shapes, else its first characters."""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = msgspec.json.decode(body)
+        for key in ("error", "message", "detail"):
+            if isinstance(found, dict) and key in found:
+                found = found[key]
+        if isinstance(found, str):
+            body = found.encode("utf-8", "replace")
+    return " ".join(body[: 2 * _DETAIL_CHARS].decode("utf-8", "replace").split())[:_DETAIL_CHARS]

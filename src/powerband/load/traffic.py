@@ -25,7 +25,8 @@ def build_workload(
 
     A trace keeps its first ``requests`` rows; it is read as a stream and no further than needed. Lengths are
     multiplied by ``scale_lengths`` (answers by ``scale_outputs`` where given) and rounded, at least 1; offsets are
-    divided by ``scale_rate``. What was done is in ``Workload.scaling``. Raises RequestError that names the file, line and value at fault.
+    divided by ``scale_rate``. What was done is in ``Workload.scaling``. Raises RequestError that names the file, line
+    and value at fault.
     """
     _check("--requests", requests)
     _check("--scale-lengths", scale_lengths)
@@ -66,7 +67,7 @@ def _workload_from_file(path: Path, requests: int | None, scale_rate: float | No
 
 
 def scaled_lengths(workload: Workload, scale: float, outputs: float) -> Workload:
-    """Prompts times ``scale``, answers times ``outputs``, rounded, at least 1; shared blocks shrink with the prompts."""
+    """Prompts times ``scale``, answers times ``outputs``, rounded, at least 1; shared blocks scale with prompts."""
     said = f"lengths x{scale:g}" if scale == outputs else f"prompts x{scale:g}, answers x{outputs:g}"
     block = max(1, round(workload.block_tokens * scale)) if workload.block_tokens else 0
     return Workload(

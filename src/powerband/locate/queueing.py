@@ -20,6 +20,8 @@ _KV_ROOM = 0.5
 _PREEMPTIONS_PER_REQUEST = 0.02
 # Seats free in most readings that show a queue: seats are not what the queue waits for.
 _FREE_SEATS = 0.5
+# Below this, more seats only move the wait from the queue into longer steps.
+_WORTH_SEATS = 1.05
 # Fewer turns than this give no slope.
 _MIN_TURNS = 5
 
@@ -143,4 +145,6 @@ def predict_more_seats(view: View) -> str:
     if not steps.has_slope:
         return f"; up to {wanted / served:.1f}x output tokens/s with {wanted} seats if steps stay as short as they are"
     gain = wanted / served * float(steps.at(served)) / float(steps.at(wanted))
+    if gain < _WORTH_SEATS:
+        return "; by the step times measured, more seats would hardly raise output tokens/s"
     return f"; {gain:.1f}x output tokens/s during decode with {wanted} seats, by the step times measured"

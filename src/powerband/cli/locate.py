@@ -1,0 +1,208 @@
+"""powerband locate: where the time goes in a running server, a finished run or a profiler trace."""
+
+import argparse
+import ipaddress
+import platform
+import re
+import secrets
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from powerband import __version__
+from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, terminal
+from powerband.locate.contention import assess_contention
+from powerband.locate.diagnose import diagnose
+from powerband.probes.http import base_url
+from powerband.records.config import EngineConfig
+from powerband.records.errors import RequestError, unknown_name
+from powerband.records.finding import Diagnosis
+from powerband.records.hardware import DeviceSpec
+from powerband.records.model import ModelSpec
+from powerband.records.run import Provenance, Run
+from powerband.records.sample import EngineSample
+from powerband.records.slo import parse_slo
+from powerband.records.units import format_duration, parse_duration
+from powerband.records.value import Missing, known
+from powerband.records.workload import Workload
+
+_DEFAULT_PROBE = "in=256,out=32,concurrency=1"  # one request at a time: a server in use hardly feels it
+_ADDRESS = re.compile(r"(https?://\S+|[\w.-]+:\d{1,5}(/\S*)?)", re.IGNORECASE)
+_HINT = "give a server (http://host:port), a run id of the journal, a run's folder, or a trace (.json, .json.gz)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="http://host:port, a run id, a run's folder, or a trace file")
+    parser.add_argument("--for", dest="watch", default="30s", metavar="TIME", help="how long to watch (default 30s)")
+    parser.add_argument("--pid", type=int, help="process id of the engine on this host: adds its CPU use")
+    parser.add_argument("--probe", action="store_true", help="also send light traffic and time it (default: read-only)")
+    parser.add_argument("--api-key", default="", help="sent as a bearer token")
+    parser.add_argument("--model", help="a folder with config.json or a .gguf file: compares steps with the roofline")
+    parser.add_argument("--device", help="catalogue name or auto: the device of that roofline")
+    add_traffic(parser)
+    add_home(parser)
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = _diagnose(args)
+    if args.json:
+        print_json(found)
+    else:
+        from powerband.report.diagnosis import render_diagnosis
+
+        print_text(render_diagnosis(found, **terminal()))
+    return 0
+
+
+def _diagnose(args: argparse.Namespace) -> Diagnosis:
+    slo = parse_slo(args.slo) if args.slo else None
+    device, model = _device(args), _model(args.model)  # before anything is watched: a wrong name costs no wait
+    source, path = args.source, Path(args.source)
+    if _ADDRESS.fullmatch(source) and not path.exists():
+        seen = _watch(args)
+    elif (path / "run.json").is_file():
+        from powerband.stores.run_dir import read_run
+
+        seen = read_run(path)
+    elif path.is_file():
+        raise RequestError(f"{source} is a file, and traces are not read yet", hint=_HINT)
+    else:
+        seen = _stored(args.home, source)
+    if model is None and device is not None and Path(seen.config.model).exists():
+        model = _model(seen.config.model)
+    return diagnose(seen, model=model, device=device, slo=slo)
+
+
+def _stored(home: Path, run_id: str) -> Run:
+    known_ids = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+    if not known_ids:
+        raise RequestError(f"{run_id!r} is no file, and there are no runs in {home}", hint=_HINT)
+    if run_id not in known_ids:
+        raise unknown_name("run", run_id, known_ids)
+    from powerband.stores.sqlite import Journal
+
+    return Journal(home).run(run_id)
+
+
+def _model(name: str | None) -> ModelSpec | None:
+    if not name:
+        return None
+    from powerband.probes.checkpoint import read_model
+
+    return read_model(name)
+
+
+def _device(args: argparse.Namespace) -> DeviceSpec | None:
+    if not args.device:
+        return None
+    from powerband.probes.device import read_device
+
+    return read_device(args.device)
+
+
+def _watch(args: argparse.Namespace) -> Run:
+    seconds = parse_duration(args.watch)
+    if args.pid is not None and not _lives(args.pid):
+        raise RequestError(f"no process {args.pid} on this host", hint="--pid is the engine's process id here")
+    url = base_url(args.source)
+    return _probe(args, url, seconds) if args.probe else _look(args, url, seconds)
+
+
+def _lives(pid: int) -> bool:
+    import psutil
+
+    return pid > 0 and psutil.pid_exists(pid)
+
+
+def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
+    """Read-only: the server's metrics, and this host where it is the server's."""
+    from powerband.probes.watch import watch_server
+
+    here = args.pid is not None or _is_local(url)
+    engine, host = watch_server(
+        url,
+        seconds,
+        engine_pid=args.pid,
+        watch_host=here,
+        api_key=args.api_key,
+        progress=None if args.quiet else _show,
+    )
+    return Run(
+        run_id=f"locate-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        basis="measured",
+        config=EngineConfig(engine="openai", model=""),
+        effective=Missing(missing="the server was watched, not asked"),
+        workload=Workload(requests=(), source="none: the server was only watched"),
+        traces=(),
+        end_ns=engine[-1].t_ns,
+        engine_samples=engine,
+        host_samples=host,
+        contention=assess_contention(host, None) if host else Missing(missing="the server is on another host"),
+        provenance=Provenance(
+            powerband=__version__,
+            command=shlex.join(["powerband", *sys.argv[1:]]),
+            started_at=datetime.now(UTC).isoformat(),
+            host=platform.node(),
+            engine_version="unknown",
+            python=platform.python_version(),
+        ),
+    )
+
+
+def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
+    """Watch while light traffic of our own is sent and timed."""
+    from powerband.engines.running import Running
+    from powerband.load.target import Target
+    from powerband.load.tokens import first_model
+    from powerband.load.traffic import build_workload
+    from powerband.measure import observe
+
+    workload = build_workload(
+        args.traffic or _DEFAULT_PROBE,
+        requests=args.requests,
+        scale_lengths=args.scale_lengths,
+        scale_rate=args.scale_rate,
+        seed=args.seed,
+    )
+    extra = {"ignore_eos": True}
+    model = first_model(Target(url, api_key=args.api_key or None))
+    running = Running(
+        url,
+        model_id=model,
+        version="unknown",
+        api_key=args.api_key,
+        read_effective=lambda: Missing(missing="the server was not asked for its settings"),
+    )
+    running.pid = args.pid
+    return observe(
+        running,
+        Target(url, model, api_key=args.api_key or None, extra_body=extra),
+        EngineConfig(engine="openai", model=model),
+        workload,
+        run_id=f"locate-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        command=shlex.join(["powerband", *sys.argv[1:]]),
+        cut_s=seconds,
+    )
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _show(left_s: float, sample: EngineSample) -> None:
+    """One line on a terminal, rewritten; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return
+    gauges = [("running", known(sample.running)), ("waiting", known(sample.waiting))]
+    shown = ", ".join(f"{value:.0f} {name}" for name, value in gauges if value is not None) or "no gauges"
+    sys.stderr.write(f"\r\x1b[2Kwatching: {shown}, {format_duration(left_s)} left")
+    if left_s <= 0:
+        sys.stderr.write("\r\x1b[2K")
+    sys.stderr.flush()

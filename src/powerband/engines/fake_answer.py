@@ -61,8 +61,8 @@ class Answer:
     """What one request gets; the scheduler calls ``emit`` when tokens are due and learns whether the answer is over."""
 
     __slots__ = (
-        "asked", "chat", "context", "fault", "gone", "include_usage", "index", "on_over",
-        "options", "prefilled", "prompt_tokens", "read_s", "sent", "sink", "stop_at", "stream", "times_s",
+        "asked", "chat", "context", "fault", "first_s", "gone", "include_usage", "index", "on_over",
+        "options", "prefilled", "prompt_tokens", "read_s", "sent", "sink", "started_s", "stop_at", "stream", "times_s",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Answer:
         self.prompt_tokens, self.asked, self.stream, self.chat = prompt_tokens, asked, stream, chat
         self.include_usage, self.read_s = include_usage, read_s
         self.stop_at = asked if ignore_eos or not options.eos_after else min(asked, options.eos_after)
+        self.started_s = read_s  # when the engine took it up
+        self.first_s: float | None = None  # when its first token went out
         self.sent = 0
         self.prefilled = 0  # prompt tokens computed so far, kept by the batched scheduler
         self.context = prompt_tokens  # tokens to compute before the next answer token: grows after a preemption

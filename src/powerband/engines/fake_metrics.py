@@ -14,12 +14,12 @@ def _llamacpp(options: Options, c: Counters) -> str:
         ("prompt_tokens_total", "counter", c.prompt_tokens),
         ("prompt_tokens_cached_total", "counter", 0),
         ("prompt_seconds_total", "counter", c.prefill_s),
-        ("tokens_predicted_total", "counter", c.output_tokens),
+        ("tokens_predicted_total", "counter", c.finished_tokens),
         ("tokens_predicted_seconds_total", "counter", c.decode_s),
         ("n_decode_total", "counter", c.steps),
         ("n_tokens_max", "counter", c.longest_tokens),
         ("prompt_tokens_seconds", "gauge", c.prompt_tokens / c.prefill_s if c.prefill_s else 0),
-        ("predicted_tokens_seconds", "gauge", c.output_tokens / c.decode_s if c.decode_s else 0),
+        ("predicted_tokens_seconds", "gauge", c.finished_tokens / c.decode_s if c.decode_s else 0),
         ("requests_processing", "gauge", c.running),
         ("requests_deferred", "gauge", c.waiting),
         ("n_busy_slots_per_decode", "gauge", c.busy_slots / c.steps if c.steps else 0),
@@ -49,7 +49,7 @@ def _vllm(options: Options, c: Counters) -> str:
         text += f"# HELP {sample} see vLLM\n# TYPE {sample} {kind}\n{sample}{{{labels}}} {float(value)}\n"
     for name, count, total in (
         ("iteration_tokens_total", c.steps, c.prompt_tokens + c.output_tokens),
-        ("request_prefill_time_seconds", c.finished, c.prefill_s),
+        ("request_prefill_time_seconds", c.finished, c.finished_prefill_s),
         ("request_decode_time_seconds", c.finished, c.decode_s),
     ):
         text += f"# HELP vllm:{name} see vLLM\n# TYPE vllm:{name} histogram\n"

@@ -13,20 +13,41 @@ from powerband.engines.fake_options import Options
 
 @dataclass(slots=True)
 class Counters:
-    """What /metrics tells; counters only rise."""
+    """What /metrics tells; counters only rise.
+
+    Seconds are request-seconds, as both engines count them: overlapping requests each count. llama.cpp adds a prompt
+    when its answer begins and the answer when it ends; vLLM counts tokens by step and seconds at the end.
+    """
 
     running: int = 0
     waiting: int = 0
     kv_used_tokens: int = 0
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # of answers that have begun
     output_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    finished: int = 0
+    finished_tokens: int = 0
+    finished_prefill_s: float = 0.0
     steps: int = 0
     busy_slots: int = 0  # summed over steps
     preemptions: int = 0
-    finished: int = 0
     longest_tokens: int = 0
+
+    def sent(self, answer: Answer, tokens: int, due_s: float) -> None:
+        """``tokens`` of an answer went out at ``due_s``; the first of them ends its prefill."""
+        self.output_tokens += tokens
+        if answer.first_s is None and tokens:
+            answer.first_s = due_s
+            self.prompt_tokens += answer.prompt_tokens
+            self.prefill_s += due_s - answer.started_s
+
+    def ended(self, answer: Answer, due_s: float) -> None:
+        self.finished += 1
+        self.finished_tokens += answer.sent
+        if answer.first_s is not None:
+            self.finished_prefill_s += answer.first_s - answer.started_s
+            self.decode_s += due_s - answer.first_s
 
 
 class Timed:
@@ -42,8 +63,6 @@ class Timed:
 
     def submit(self, answer: Answer) -> None:
         self._counters.running += 1
-        self._counters.prompt_tokens += answer.prompt_tokens
-        self._counters.prefill_s += self._ttft_s
         heapq.heappush(self._due, (answer.read_s + self._ttft_s, next(self._order), answer))
         self._arm()
 
@@ -65,12 +84,12 @@ class Timed:
             when, order, answer = due[0]
             before = answer.sent
             over = answer.emit(self._chunk, when)
-            counters.output_tokens += answer.sent - before
+            counters.sent(answer, answer.sent - before, when)
             if over:
                 heapq.heappop(due)
                 counters.running -= 1
+                counters.ended(answer, when)
             else:
-                counters.decode_s += self._itl_s
                 heapq.heapreplace(due, (when + self._itl_s, order, answer))
         self._arm()
 
@@ -112,7 +131,7 @@ class Batched:
         """Let requests in, decide what the step holds, and set its end."""
         self._timer = None
         self._running = [answer for answer in self._running if not answer.gone]
-        self._admit()
+        self._admit(now_s)
         if not self._running:
             self._count()
             return
@@ -121,8 +140,6 @@ class Batched:
         options = self._options
         prefill_s = sum(prefill.values()) / options.prefill_tokens_per_s
         decode_s = (options.step_ms + options.step_ms_per_seq * len(decoding)) / 1e3
-        self._counters.prefill_s += prefill_s
-        self._counters.decode_s += decode_s
         self._counters.steps += 1
         self._counters.busy_slots += len(self._running)
         self._count()
@@ -133,7 +150,6 @@ class Batched:
         ready = list(decoding)
         for answer, tokens in prefill.items():
             answer.prefilled += tokens
-            self._counters.prompt_tokens += tokens
             if answer.prefilled >= answer.context:
                 ready.append(answer)
         for answer in ready:
@@ -142,10 +158,11 @@ class Batched:
             new = answer.sent - before
             answer.context += new
             answer.prefilled += new
-            self._counters.output_tokens += new
+            self._counters.sent(answer, new, end_s)
             self._counters.longest_tokens = max(self._counters.longest_tokens, answer.context)
             if over:
                 self._leave(answer)
+                self._counters.ended(answer, end_s)
         self._begin(end_s)
 
     def _leave(self, answer: Answer) -> None:
@@ -154,7 +171,7 @@ class Batched:
         if self._options.static:
             self._held = self._held + 1 if self._running else 0
 
-    def _admit(self) -> None:
+    def _admit(self, now_s: float) -> None:
         if not self._running:
             self._held = 0
         elif self._options.static:
@@ -168,6 +185,8 @@ class Batched:
                 return
             self._waiting.popleft()
             answer.prefilled = 0
+            if answer.first_s is None:
+                answer.started_s = now_s
             self._running.append(answer)
 
     def _needs(self, answer: Answer) -> int:

@@ -27,6 +27,8 @@ class VllmRelease(Record):
     seqs_large: int
     sampler_bytes_per_logit: float
     sampler_scratch_rows: int
+    sampler_when_chunked: bool
+    experts_persist: bool
     mlp_units: float
     attention_units: float
     hidden_units: float

@@ -32,8 +32,12 @@ def predict_activation(model: ModelSpec, step: Step, release: VllmRelease) -> Es
     library = release.library_bytes_hopper if step.hopper else release.library_bytes
     experts = expert_workspace(model, step)
     forward = forward_bytes(model, step, release)
+    if not release.experts_persist:
+        forward, experts = forward + experts, 0.0
     scratch = min(release.sampler_scratch_rows, rows) * model.vocab * 4
     sampler = rows * model.vocab * release.sampler_bytes_per_logit + scratch + hidden + 2 * rows * model.hidden * 2
+    if not release.sampler_when_chunked and step.tokens < step.limit:
+        sampler = 0.0
     peak = library + experts + max(forward, sampler)
     what = (
         f"the forward pass of {step.tokens} tokens"

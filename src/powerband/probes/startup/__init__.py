@@ -1,0 +1,1 @@
+"""Startup logs, one reader an engine."""

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from powerband.load import arrivals
 from powerband.load.lengths import Draw, parse_length
+from powerband.load.trace_files import MOONCAKE_BLOCK_TOKENS, open_trace
 from powerband.records import units
 from powerband.records.errors import RequestError, unknown_name
 from powerband.records.workload import RequestSpec, Workload
 
 DEFAULT = "in=512,out=128,concurrency=8"
 DEFAULT_REQUESTS = 100
-_KEYS = ("in", "out", "concurrency", "arrivals", "prefix", "prefixes", "turns")
+_KEYS = ("in", "out", "lengths", "concurrency", "arrivals", "prefix", "prefixes", "turns")
 _ARRIVALS = ("poisson", "gamma", "constant", "burst", "ramp", "steps")
 _HINT = f"write {DEFAULT} or in=512,out=128,arrivals=poisson(4/s)"
 _ARRIVALS_HINT = (
@@ -24,10 +27,14 @@ Arrive = Callable[[int, np.random.Generator], arrivals.Offsets]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec, read; ``prefixes`` prompts heads of ``prefix`` tokens are shared, ``turns`` requests make a session."""
+    """A spec, read. Either ``draw_input`` and ``draw_output`` or ``lengths``, a trace whose rows are drawn, are set.
 
-    draw_input: Draw
-    draw_output: Draw
+    ``prefixes`` heads of ``prefix`` tokens are shared by the prompts; ``turns`` requests make a session.
+    """
+
+    draw_input: Draw | None
+    draw_output: Draw | None
+    lengths: Path | None
     concurrency: int | None
     arrive: Arrive | None
     prefix: int
@@ -44,19 +51,10 @@ def workload_from_spec(text: str, *, requests: int | None, scale_rate: float | N
     spec = parse_spec(text, scale_rate=scale_rate)
     count = requests or DEFAULT_REQUESTS
     rng = np.random.default_rng(seed)
-    inputs, outputs = spec.draw_input(count, rng), spec.draw_output(count, rng)
-    offsets = np.zeros(count) if spec.arrive is None else spec.arrive(count, rng)
-    which = rng.integers(0, spec.prefixes, count)
+    rows = _sampled(spec.lengths, count, rng) if spec.lengths is not None else _drawn(spec, count, rng)
+    offsets = np.zeros(len(rows)) if spec.arrive is None else spec.arrive(len(rows), rng)
     made = tuple(
-        RequestSpec(
-            offset_ns=units.s_to_ns(offsets[i]),
-            input_tokens=int(inputs[i]),
-            output_tokens=int(outputs[i]),
-            prefix_id=int(which[i]) if spec.prefix else None,
-            prefix_tokens=min(spec.prefix, int(inputs[i]) - 1),
-            session=i // spec.turns if spec.turns > 1 else None,
-        )
-        for i in range(count)
+        msgspec.structs.replace(row, offset_ns=units.s_to_ns(at)) for row, at in zip(rows, offsets, strict=True)
     )
     return Workload(
         requests=made,
@@ -64,7 +62,64 @@ def workload_from_spec(text: str, *, requests: int | None, scale_rate: float | N
         scaling="" if scale_rate is None else f"arrival rate x{scale_rate:g}",
         concurrency=spec.concurrency,
         seed=seed,
+        block_tokens=MOONCAKE_BLOCK_TOKENS if any(row.block_ids for row in rows) else 0,
     )
+
+
+def _drawn(spec: Spec, count: int, rng: np.random.Generator) -> list[RequestSpec]:
+    assert spec.draw_input is not None
+    assert spec.draw_output is not None
+    inputs, outputs = spec.draw_input(count, rng).tolist(), spec.draw_output(count, rng).tolist()
+    which = rng.integers(0, spec.prefixes, count).tolist()
+    if spec.turns > 1:
+        return _sessions(inputs, outputs, spec.turns)
+    return [
+        RequestSpec(
+            offset_ns=0,
+            input_tokens=inputs[i],
+            output_tokens=outputs[i],
+            prefix_id=which[i] if spec.prefix else None,
+            prefix_tokens=min(spec.prefix, inputs[i]),
+        )
+        for i in range(count)
+    ]
+
+
+def _sessions(inputs: list[int], outputs: list[int], turns: int) -> list[RequestSpec]:
+    """``in`` is what a turn adds: its prompt is all that the session said before, and that."""
+    rows, history = [], 0
+    for i, (new, answer) in enumerate(zip(inputs, outputs, strict=True)):
+        history = new if i % turns == 0 else history + new
+        rows.append(
+            RequestSpec(
+                offset_ns=0,
+                input_tokens=history,
+                output_tokens=answer,
+                prefix_id=i // turns,
+                prefix_tokens=history,
+                session=i // turns,
+            )
+        )
+        history += answer
+    return rows
+
+
+def _sampled(path: Path, count: int, rng: np.random.Generator) -> list[RequestSpec]:
+    """``count`` rows drawn evenly from a trace in one pass, in the trace's order: prompt and answer stay together."""
+    _, rows = open_trace(path)
+    kept: list[tuple[int, RequestSpec]] = []
+    for number, row in enumerate(rows):
+        if len(kept) < count:
+            kept.append((number, row))
+        elif (place := int(rng.integers(0, number + 1))) < count:
+            kept[place] = (number, row)
+    if not kept:
+        raise RequestError(f"{path} holds no request", hint="the file has a header only, or nothing usable")
+    kept.sort(key=lambda item: item[0])
+    return [
+        msgspec.structs.replace(row, input_tokens=max(1, row.input_tokens), output_tokens=max(1, row.output_tokens))
+        for _, row in kept
+    ]
 
 
 def parse_spec(text: str, *, scale_rate: float | None = None) -> Spec:
@@ -80,17 +135,20 @@ def parse_spec(text: str, *, scale_rate: float | None = None) -> Spec:
             raise RequestError(f"traffic names {key}= twice", hint=_HINT)
         values[key] = value.strip()
     for key in ("in", "out"):
-        if key not in values:
-            raise RequestError(f"traffic {text!r} has no {key}=", hint=_HINT)
+        if (key in values) == ("lengths" in values):
+            raise RequestError(f"traffic {text!r} needs in= and out=, or lengths=TRACE", hint=_HINT)
     if ("concurrency" in values) == ("arrivals" in values):
         raise RequestError(
             f"traffic {text!r} needs one of concurrency= (closed loop) and arrivals= (open loop)", hint=_HINT
         )
+    if len(values.keys() & {"prefix", "turns", "lengths"}) > 1:
+        raise RequestError("prefix=, turns= and lengths= each say what prompts share", hint="give one of the three")
     if scale_rate is not None and "concurrency" in values:
         raise RequestError("a closed loop has no rate to scale", hint="change concurrency=, or give arrivals=")
     return Spec(
-        draw_input=parse_length("in", values["in"]),
-        draw_output=parse_length("out", values["out"]),
+        draw_input=parse_length("in", values["in"]) if "in" in values else None,
+        draw_output=parse_length("out", values["out"]) if "out" in values else None,
+        lengths=Path(values["lengths"]) if "lengths" in values else None,
         concurrency=_count("concurrency", values["concurrency"]) if "concurrency" in values else None,
         arrive=_arrivals(values["arrivals"], scale_rate or 1.0) if "arrivals" in values else None,
         prefix=_count("prefix", values["prefix"]) if "prefix" in values else 0,

@@ -15,6 +15,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from powerband.load.conversations import CONVERSATIONS, read_array, read_lines
+from powerband.load.trace_rows import FORMATS, Rows, Where, parse_object, whole_number
 from powerband.records.errors import RequestError
 from powerband.records.units import NS_PER_S
 from powerband.records.workload import RequestSpec
@@ -22,21 +24,7 @@ from powerband.records.workload import RequestSpec
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 MOONCAKE_BLOCK_TOKENS = 512
-_FORMATS = (
-    "accepted: Azure CSV (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT CSV, Mooncake JSONL, ShareGPT-like JSON, "
-    "own JSONL (offset_ns, input_tokens, output_tokens), each also as .gz"
-)
-Rows = Iterator[RequestSpec]
-
-
-class Where:
-    """File and line of the row being read, for error messages."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.line = path, 1
-
-    def refuse(self, what: str, hint: str = _FORMATS) -> RequestError:
-        return RequestError(f"{self.path}, line {self.line}: {what}", hint=hint)
+_LONGEST_LINE = 1 << 26
 
 
 def open_trace(path: Path) -> tuple[str, Rows]:
@@ -79,23 +67,25 @@ def _guarded(rows: Rows, file: TextIO, where: Where) -> Rows:
 
 def _first_line(file: TextIO, where: Where) -> str:
     try:
-        for line in iter(file.readline, ""):
+        while line := file.readline(1 << 16):
+            if line.lstrip().startswith("["):
+                return line  # a JSON array may be one line of any length: its reader goes on from here
             if line.strip():
-                return line
+                return line if line.endswith("\n") else line + file.readline(_LONGEST_LINE)
             where.line += 1
     except UnicodeDecodeError as error:
         raise where.refuse(f"not UTF-8 text ({error.reason})") from None
     except (OSError, EOFError) as error:
         raise where.refuse(f"cannot be read: {error}", "is the file complete?") from None
-    raise RequestError(f"{where.path} is empty", hint=_FORMATS)
+    raise RequestError(f"{where.path} is empty", hint=FORMATS)
 
 
 def _recognise(first: str, where: Where) -> tuple[str, Callable[[str, TextIO, Where], Rows]]:
     if first.lstrip().startswith("["):
-        return "ShareGPT-like JSON", _sharegpt
+        return CONVERSATIONS, read_array
     if first.lstrip().startswith("{"):
         try:
-            keys = _object(first, where).keys()
+            keys = parse_object(first, where).keys()
         except RequestError:
             raise where.refuse("is not a JSON object on one line") from None
         if {"input_length", "output_length"} <= keys:
@@ -103,7 +93,7 @@ def _recognise(first: str, where: Where) -> tuple[str, Callable[[str, TextIO, Wh
         if {"input_tokens", "output_tokens"} & keys:
             return "own JSONL", _own
         if "conversations" in keys or "messages" in keys:
-            return "ShareGPT-like JSONL", _sharegpt_lines
+            return CONVERSATIONS, read_lines
         raise where.refuse(f"has none of the known fields (seen: {', '.join(sorted(keys)[:8])})")
     columns = [name.strip() for name in next(csv.reader([first]), [])]
     if set(BURSTGPT) & set(columns) - {"Timestamp"}:
@@ -158,16 +148,16 @@ def _burstgpt(first: str, file: TextIO, where: Where) -> Rows:
 def _mooncake(first: str, file: TextIO, where: Where) -> Rows:
     origin: int | None = None
     for row in _json_lines(first, file, where):
-        at = _whole(row.get("timestamp", 0), "timestamp", where) * 1_000_000
+        at = whole_number(row.get("timestamp", 0), "timestamp", where) * 1_000_000
         origin = at if origin is None else origin
         blocks = row.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(b, int) and not isinstance(b, bool) for b in blocks):
             raise where.refuse(f"hash_ids {str(blocks)[:40]} is not a list of whole numbers")
-        tokens = _whole(row["input_length"], "input_length", where)
+        tokens = whole_number(row["input_length"], "input_length", where)
         yield RequestSpec(
             offset_ns=at - origin,
             input_tokens=tokens,
-            output_tokens=_whole(row.get("output_length"), "output_length", where),
+            output_tokens=whole_number(row.get("output_length"), "output_length", where),
             block_ids=tuple(blocks[: -(-tokens // MOONCAKE_BLOCK_TOKENS)]),
         )
 
@@ -181,7 +171,7 @@ def _own(first: str, file: TextIO, where: Where) -> Rows:
                 str(error), "fields: offset_ns, input_tokens, output_tokens, prefix_id, prefix_tokens, session"
             ) from None
         for name in ("offset_ns", "input_tokens", "output_tokens", "prefix_tokens"):
-            _whole(getattr(spec, name), name, where)
+            whole_number(getattr(spec, name), name, where)
         if spec.prefix_tokens > spec.input_tokens:
             raise where.refuse(f"prefix_tokens {spec.prefix_tokens} is more than input_tokens {spec.input_tokens}")
         yield RequestSpec(**msgspec.structs.asdict(spec))
@@ -198,52 +188,22 @@ class _OwnRow(msgspec.Struct, forbid_unknown_fields=True):
     session: int | None = None
 
 
-def _sharegpt(first: str, file: TextIO, where: Where) -> Rows:
-    raise NotImplementedError
-
-
-def _sharegpt_lines(first: str, file: TextIO, where: Where) -> Rows:
-    raise NotImplementedError
-
-
 def _json_lines(first: str, file: TextIO, where: Where) -> Iterator[dict[str, Any]]:
     where.line -= 1
     for line in chain([first], file):
         where.line += 1
         if line.strip():
-            yield _object(line, where)
-
-
-def _object(line: str, where: Where) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise where.refuse(f"is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise where.refuse("is not a JSON object")
-    return value
+            yield parse_object(line, where)
 
 
 def _spec(offset_ns: int, input_tokens: int, output_tokens: int) -> RequestSpec:
     return RequestSpec(offset_ns=offset_ns, input_tokens=input_tokens, output_tokens=output_tokens)
 
 
-def _whole(value: object, name: str, where: Where) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise where.refuse(f"{name} is {str(value)[:40]!r}", "a whole number is wanted")
-    if value < 0:
-        raise where.refuse(f"{name} is negative: {value}", "lengths and times count from 0")
-    if value >= 1 << 62:
-        raise where.refuse(f"{name} is too large: {value}", "is the unit right?")
-    return value
-
-
 def _tokens(text: str, name: str, where: Where) -> int:
     try:
         number = float(text)
-        return _whole(int(text) if text.strip().lstrip("-").isdigit() else number, name, where)
+        return whole_number(int(text) if text.strip().lstrip("-").isdigit() else number, name, where)
     except (ValueError, OverflowError):
         raise where.refuse(f"{name} is {text[:40]!r}", "a whole number of tokens is wanted") from None
 

@@ -11,6 +11,8 @@ import os
 import select
 import selectors
 import signal
+import socket
+import struct
 import sys
 from collections import deque
 from typing import Any
@@ -186,6 +188,10 @@ class Connection(asyncio.Protocol):
     def reset(self) -> None:
         self._answer = None
         if self._transport is not None:
+            # Without a lingering close the client would see an ordinary end of the stream.
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             self._transport.abort()
 
     def finished(self) -> None:

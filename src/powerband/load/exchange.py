@@ -4,7 +4,6 @@ A stream's bytes are kept with their times and parsed in batches, so that taking
 when the next one may be waiting; the parsing itself is by httptools and msgspec.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +12,10 @@ import httptools
 import msgspec
 
 from powerband.load.answer import Answer
-from powerband.load.sse import Decode, SseReader
+from powerband.load.sse import Decode, SseReader, error_text
 
 _BATCH = 64  # pieces kept before they are parsed: bounds the memory of a long answer
 _LAST_CHUNK = b"0\r\n\r\n"
-_DETAIL_CHARS = 200
 _MOST_BODY = 64 << 20  # of an answer that is not a stream
 
 
@@ -199,7 +197,7 @@ class Exchange:
         """The whole answer is here: say what it was."""
         answer = self.answer
         if self.status != 200:
-            self.end(f"http_{self.status}: {_text(self._body)}", self._now)
+            self.end(f"http_{self.status}: {error_text(self._body)}", self._now)
             return
         left = self._sse.rest() if self._streamed else [self._body.strip()]
         if left and not left[0].startswith(b"[DONE]"):
@@ -216,15 +214,3 @@ class Exchange:
 
 def _nothing(exchange: Exchange) -> None:
     """Nobody waits any more."""
-
-
-def _text(body: bytes) -> str:
-    """The message of an error body, where it is one of the usual shapes, else its first characters."""
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = msgspec.json.decode(body)
-        for key in ("error", "message", "detail"):
-            if isinstance(found, dict) and key in found:
-                found = found[key]
-        if isinstance(found, str):
-            body = found.encode("utf-8", "replace")
-    return " ".join(body[: 2 * _DETAIL_CHARS].decode("utf-8", "replace").split())[:_DETAIL_CHARS]

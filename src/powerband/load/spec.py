@@ -165,6 +165,8 @@ def split_outside_parentheses(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
+    if depth:
+        raise RequestError(f"traffic {text!r} has {'no closing' if depth > 0 else 'a spare'} parenthesis", hint=_HINT)
     return [part for part in parts if part.strip()]
 
 

@@ -1,10 +1,12 @@
 """Server-sent events, and what a streamed answer's events say of tokens, for each endpoint."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
+DETAIL_CHARS = 200  # of an error's message
 Decode = Callable[[Sequence[bytes]], "list[Event]"]
 
 
@@ -99,6 +101,10 @@ def _payload(block: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
+_NOTHING = msgspec.Raw()  # a field that is not there
+_EMPTY = (b"", b"null", b"[]")
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -109,7 +115,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None  # vLLM, SGLang, llama.cpp, DeepSeek
     reasoning: str | None = None  # OpenRouter, newer vLLM
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: msgspec.Raw = _NOTHING
 
 
 class _Choice(msgspec.Struct):
@@ -123,7 +129,19 @@ class _Choice(msgspec.Struct):
 class _OpenAi(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = _NOTHING
+
+
+def error_text(body: bytes) -> str:
+    """The message of an error, where it is JSON of one of the usual shapes, else its first characters."""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = msgspec.json.decode(body)
+        for key in ("error", "message", "detail"):
+            if isinstance(found, dict) and key in found:
+                found = found[key]
+        if isinstance(found, str):
+            body = found.encode("utf-8", "replace")
+    return " ".join(body[: 2 * DETAIL_CHARS].decode("utf-8", "replace").split())[:DETAIL_CHARS]
 
 
 _Chunk = TypeVar("_Chunk")
@@ -146,8 +164,8 @@ def decode_openai(payloads: Sequence[bytes]) -> list[Event]:
 
 
 def _openai_event(chunk: _OpenAi) -> Event:
-    if chunk.error is not None and bytes(chunk.error) != b"null":
-        return Event(error=bytes(chunk.error)[:200].decode("utf-8", "replace"))
+    if bytes(chunk.error) not in _EMPTY:
+        return Event(error=error_text(bytes(chunk.error)))
     event = Event()
     if chunk.usage is not None:
         event.total_tokens = chunk.usage.completion_tokens
@@ -169,7 +187,7 @@ def _chars(choice: _Choice) -> int | None:
     if delta is None:
         return None
     chars = len(delta.content or "") + len(delta.reasoning_content or "") + len(delta.reasoning or "")
-    if delta.tool_calls is not None and bytes(delta.tool_calls) not in (b"null", b"[]"):
+    if bytes(delta.tool_calls) not in _EMPTY:
         chars += len(bytes(delta.tool_calls))
     if chars == 0 and delta.role is not None and choice.delta is not None:
         return None  # the opening chunk names the role and holds no token
@@ -202,7 +220,7 @@ def decode_tgi(payloads: Sequence[bytes]) -> list[Event]:
 
 def _tgi_event(chunk: _Tgi) -> Event:
     if chunk.error is not None:
-        return Event(error=chunk.error[:200])
+        return Event(error=chunk.error[:DETAIL_CHARS])
     event = Event()
     if chunk.token is not None:
         event.text_chars, event.tokens = len(chunk.token.text), 1
@@ -220,7 +238,7 @@ class _LlamaCpp(msgspec.Struct):
     stop_type: str | None = None
     tokens_predicted: int | None = None
     tokens_evaluated: int | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = _NOTHING
 
 
 _llamacpp = msgspec.json.Decoder(list[_LlamaCpp])
@@ -232,8 +250,8 @@ def decode_llamacpp(payloads: Sequence[bytes]) -> list[Event]:
 
 
 def _llamacpp_event(chunk: _LlamaCpp) -> Event:
-    if chunk.error is not None:
-        return Event(error=bytes(chunk.error)[:200].decode("utf-8", "replace"))
+    if bytes(chunk.error) not in _EMPTY:
+        return Event(error=error_text(bytes(chunk.error)))
     event = Event(total_tokens=chunk.tokens_predicted if chunk.stop else None, prompt_tokens=chunk.tokens_evaluated)
     if chunk.stop:
         event.finish = chunk.stop_type or "stop"

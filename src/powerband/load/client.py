@@ -17,7 +17,7 @@ from powerband.load.tokens import tls_context
 from powerband.records.errors import EngineError
 
 _READ_BYTES = 1 << 16
-_LINGER_S = 1.0  # how long the connection of a finished answer may stay open before it is cut
+_LINGER_S = 0.1  # how long the end of the HTTP message may come after [DONE]
 
 
 class _Connection(Protocol):
@@ -58,23 +58,29 @@ class Client:
             self._open[exchange] = plain
             plain.start(exchange)
 
-    def over(self, exchange: Exchange, connection: _Connection) -> bool:
-        """The exchange has ended; whether its connection was put by for another one."""
+    def keeps(self, exchange: Exchange, connection: _Connection) -> bool:
+        """The exchange has ended; whether its connection is put by for another one (before ``done`` asks for one)."""
         self._open.pop(exchange, None)
-        if self._keep_alive and exchange.reusable and exchange.error is None:
+        kept = self._keep_alive and exchange.reusable and exchange.error is None
+        if kept:
             self._idle.append(connection)
-            return True
-        return False
+        return kept
+
+    def over(self, exchange: Exchange) -> None:
+        """The exchange has ended and its connection is of no more use."""
+        self._open.pop(exchange, None)
+        exchange.done(exchange)
 
     def gone(self, connection: _Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
 
     def cut(self, exchange: Exchange) -> None:
-        """Drop the connection of an exchange that takes too long."""
-        connection = self._open.pop(exchange, None)
+        """Drop the connection of an exchange that took too long."""
+        connection = self._open.get(exchange)
         if connection is not None:
             connection.close()
+        self.over(exchange)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -95,8 +101,8 @@ class Client:
                 server_hostname=self._host,
             )
         except OSError as error:
-            self._open.pop(exchange, None)
             exchange.end(connect_error(error))
+            self.over(exchange)
             return
         if exchange.ended:  # timed out meanwhile
             connection.close()
@@ -190,15 +196,22 @@ class PlainConnection:
         exchange.received(t_ns, bytes(client.view[:count]))
         if exchange.ended:
             self._ended(exchange)
+        elif exchange.said_done and self._linger is None:
+            self._linger = client.loop.call_later(_LINGER_S, self._conclude, exchange)
 
     def _ended(self, exchange: Exchange) -> None:
         self._exchange = None
-        if self._client.over(exchange, self):
-            return
-        if exchange.complete or exchange.error is not None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if not self._client.keeps(exchange, self):
             self.close()
-        else:  # [DONE] is here and the last bytes are not: closing now would reset the server's side
-            self._linger = self._client.loop.call_later(_LINGER_S, self.close)
+        exchange.done(exchange)
+
+    def _conclude(self, exchange: Exchange) -> None:
+        if self._exchange is exchange:
+            exchange.conclude()
+            self._ended(exchange)
 
     def _lost(self, error: OSError | None, *, connecting: bool) -> None:
         exchange, self._exchange = self._exchange, None
@@ -210,7 +223,7 @@ class PlainConnection:
             exchange.end(connect_error(error))
         else:
             exchange.lost(time.monotonic_ns(), error)
-        self._client.over(exchange, self)
+        self._client.over(exchange)
 
     def _fail(self, error: str) -> None:
         exchange, self._exchange = self._exchange, None
@@ -219,7 +232,7 @@ class PlainConnection:
             self._sock = None
         if exchange is not None:
             exchange.end(error)
-            self._client.over(exchange, self)
+            self._client.over(exchange)
 
 
 class TlsConnection(asyncio.Protocol):
@@ -251,17 +264,20 @@ class TlsConnection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.received(t_ns, data)
+        if exchange.said_done and not exchange.ended:
+            exchange.conclude()  # the transport takes in the end of the message by itself
         if exchange.ended:
             self._exchange = None
-            if not self._client.over(exchange, self) and self._transport is not None:
+            if not self._client.keeps(exchange, self) and self._transport is not None:
                 self._transport.close()
+            exchange.done(exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
         self._client.gone(self)
         if exchange is not None:
             exchange.lost(time.monotonic_ns(), exc)
-            self._client.over(exchange, self)
+            self._client.over(exchange)
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

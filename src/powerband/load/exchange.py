@@ -4,6 +4,7 @@ A stream's bytes are kept with their times and parsed in batches, so that taking
 when the next one may be waiting; the parsing itself is by httptools and msgspec.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +21,15 @@ _MOST_BODY = 64 << 20  # of an answer that is not a stream
 
 
 class Exchange:
-    """Feed it what the connection gives; ``done`` is called once, when it has ended.
+    """Feed it what the connection gives until it has ``ended``; whoever sees that first calls ``done``, once.
 
     ``error`` is None for a whole answer. ``reusable`` says that the connection may carry another exchange, ``complete``
-    that no more bytes of this one are to come.
+    that no more bytes of this one are to come, ``said_done`` that [DONE] has come.
     """
 
     __slots__ = (
         "_body",
         "_decode",
-        "_done",
         "_now",
         "_parser",
         "_part_times",
@@ -40,20 +40,22 @@ class Exchange:
         "_times",
         "answer",
         "complete",
+        "done",
         "ended",
         "error",
         "payload",
         "reusable",
+        "said_done",
         "status",
         "t_end_ns",
         "t_send_ns",
     )
 
     def __init__(self, payload: bytes, decode: Decode, done: Callable[["Exchange"], None]) -> None:
-        self.payload, self._decode, self._done = payload, decode, done
+        self.payload, self._decode, self.done = payload, decode, done
         self.answer = Answer()
         self.status = 0
-        self.ended = self.complete = self.reusable = False
+        self.ended = self.complete = self.reusable = self.said_done = False
         self.t_send_ns: int | None = None
         self.t_end_ns: int | None = None
         self.error: str | None = None
@@ -90,7 +92,10 @@ class Exchange:
         self._parse()
         if self.ended:
             return
-        if error is None and self.status and self.answer.finish is not None:
+        if error is None and self._streamed:  # the last event may have lacked its blank line
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._take_in_rest()
+        if error is None and self.answer.finish is not None:
             self._finish()
             return
         how = type(error).__name__ if error is not None else "closed by the server"
@@ -103,8 +108,11 @@ class Exchange:
         self.ended, self.error, self.payload = True, error, b""
         self.t_end_ns = time.monotonic_ns() if t_ns is None else t_ns
         self._parser = None  # it holds this exchange: without the cycle nothing waits for the garbage collector
-        done, self._done = self._done, _nothing
-        done(self)
+
+    def conclude(self) -> None:
+        """[DONE] has come and the end of the message has not: take it for whole."""
+        if not self.ended:
+            self._finish()
 
     def time_out(self, after_s: float) -> None:
         self._now = time.monotonic_ns()
@@ -115,7 +123,7 @@ class Exchange:
         """The run is over: take in what has come, and end without a word."""
         if not self.ended:
             self._parse()
-        self.ended, self._parser, self._done = True, None, _nothing
+        self.ended, self._parser = True, None
 
     # httptools calls these
 
@@ -179,7 +187,7 @@ class Exchange:
             self.end(f"stream_error: {self.answer.error}", times[-1])
         elif done:
             self.answer.finish = self.answer.finish or "done"
-            self._finish()
+            self.said_done = True  # what is left is the end of the HTTP message, in these bytes or the next
 
     def _add_singly(self, payloads: list[bytes], times: list[int]) -> None:
         """One of them is not what it should be: keep what came before it."""
@@ -193,24 +201,32 @@ class Exchange:
                 self.end(f"stream_error: {self.answer.error}", t_ns)
                 return
 
+    def _take_in_rest(self) -> None:
+        for payload in self._sse.rest():
+            if payload.startswith(b"[DONE]"):
+                self.answer.finish = self.answer.finish or "done"
+            else:
+                self.answer.add(self._now, self._decode([payload])[0])
+
     def _finish(self) -> None:
         """The whole answer is here: say what it was."""
         answer = self.answer
         if self.status != 200:
             self.end(f"http_{self.status}: {error_text(self._body)}", self._now)
             return
-        left = self._sse.rest() if self._streamed else [self._body.strip()]
-        if left and not left[0].startswith(b"[DONE]"):
-            self._add_singly(left, [self._now])
-        if self.ended:
+        try:
+            if self._streamed:
+                self._take_in_rest()
+            else:
+                self.answer.add(self._now, self._decode([self._body])[0])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.end(f"malformed: {error}", self._now)
             return
-        if answer.finish is None:
+        if answer.finish is None and answer.error is None:
             self.end(f"short: the stream ended after {answer.seen()} chunks without a finish", self._now)
+        elif answer.error is not None:
+            self.end(f"stream_error: {answer.error}", self._now)
         elif answer.seen() == 0:
             self.end(f"short: the answer held no token (finish {answer.finish})", self._now)
         else:
             self.end(None, self._now)
-
-
-def _nothing(exchange: Exchange) -> None:
-    """Nobody waits any more."""

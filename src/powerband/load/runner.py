@@ -166,8 +166,8 @@ class _LoadRun:
 
     def _time_out(self, index: int, exchange: Exchange) -> None:
         if not exchange.ended:
-            self._client.cut(exchange)
             exchange.time_out(self._target.timeout_s or 0.0)
+            self._client.cut(exchange)
 
     def _ended(self, index: int, exchange: Exchange) -> None:
         self._under_way.pop(index, None)

@@ -4,6 +4,7 @@ import argparse
 import platform
 import secrets
 import shlex
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -77,11 +78,14 @@ def run(args: argparse.Namespace) -> int:
         n=1, purpose="load", config=result.config, status=_status(loaded), measured=metrics, run_id=result.run_id
     )
     journal.add_trial(session.session_id, "load", trial, result)
-    journal.end(session.session_id, "stopped" if loaded.stopped_because == "interrupted" else "done")
+    interrupted = loaded.stopped_because == "interrupted"
+    journal.end(session.session_id, "stopped" if interrupted else "done")
     if args.json:
         print_json(document(result, metrics, loaded, slo))
     else:
         print_text(table(result, metrics, loaded, slo))
+    if interrupted:
+        return 128 + signal.SIGINT
     if metrics.completed == 0:
         first = next((trace.error for trace in loaded.traces if trace.error), "no request ended in time")
         raise EngineError(f"no request to {target.url} was answered: {first}", hint="is it the right URL and endpoint?")

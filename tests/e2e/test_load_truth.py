@@ -1,0 +1,199 @@
+"""Against the fake engine: counts exact, times near its own record of them, faults and the command as promised."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from powerband.load.runner import run_load
+from powerband.load.target import Endpoint, Loaded, Progress, Target
+from powerband.load.traffic import build_workload
+
+
+@contextlib.contextmanager
+def fake(*argv: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "powerband.engines.fake_server", "--mode", "timed", "--port", "0", *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+def load(url: str, spec: str, requests: int, **options: Any) -> Loaded:
+    deadline_s, progress = options.pop("deadline_s", 60.0), options.pop("progress", None)
+    workload = build_workload(spec, requests=requests)
+    target = Target(url, "fake", **options)
+    return run_load(target, workload, t0_ns=0, deadline_s=deadline_s, progress=progress)  # t0 = 0: absolute times
+
+
+def test_counts_are_exact_and_times_are_the_servers(tmp_path: Path) -> None:
+    """Every token's due time is known; what the client adds is the socket and two processes' turns on the cores."""
+    log = tmp_path / "times.jsonl"
+    with fake("--ttft-ms", "40", "--itl-ms", "8", "--log-times", str(log)) as url:
+        loaded = load(url, "in=30,out=20,arrivals=poisson(60/s)", 120)
+    truth = [json.loads(line)["due_s"] for line in log.read_text().splitlines()]
+    truth.sort()
+    traces = sorted(loaded.traces, key=lambda trace: trace.t_chunks_ns[0])
+    assert [trace.status for trace in traces] == ["ok"] * 120
+    assert {trace.output_tokens for trace in traces} == {20}
+    assert {trace.chunk_tokens for trace in traces} == {(1,) * 20}
+    assert {trace.input_tokens for trace in traces} == {30}
+    lateness = [
+        (seen - due * 1e9) / 1e6
+        for due_s, trace in zip(truth, traces, strict=True)
+        for due, seen in zip(due_s, trace.t_chunks_ns, strict=True)
+    ]
+    assert min(lateness) >= 0
+    assert np.median(lateness) < 3  # ms; bench/load_precision.py measures it on a quiet machine
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+@pytest.mark.parametrize("dialect", ["llamacpp", "vllm"])
+def test_prompts_have_the_length_asked_by_the_servers_count(endpoint: Endpoint, dialect: str) -> None:
+    with fake("--ttft-ms", "1", "--itl-ms", "1", "--dialect", dialect) as url:
+        loaded = load(url, "in=uniform(1..700),out=3,concurrency=4", 30, endpoint=endpoint)
+    asked = build_workload("in=uniform(1..700),out=3,concurrency=4", requests=30)
+    assert [t.input_tokens for t in loaded.traces] == [r.input_tokens for r in asked.requests]
+    wanted = "exact token ids" if endpoint == "completions" else "calibrated"
+    assert wanted in loaded.notes[0]
+
+
+def test_chunks_of_several_tokens_keep_the_total_and_say_so() -> None:
+    with fake("--ttft-ms", "1", "--itl-ms", "1", "--tokens-per-chunk", "4") as url:
+        loaded = load(url, "in=5,out=10,concurrency=2", 10)
+    assert {trace.chunk_tokens for trace in loaded.traces} == {(4, 4, 2)}
+    assert any("several tokens" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "category"),
+    [
+        (("--error-rate", "0.5"), "http_503"),
+        (("--reset-after", "3", "--fault-every", "2"), "reset"),
+        (("--malformed-after", "3", "--fault-every", "2"), "malformed"),
+        (("--stall-after", "3", "--fault-every", "2"), "timeout"),
+    ],
+)
+def test_planted_faults_are_reported_as_what_they_are(flags: tuple[str, ...], category: str) -> None:
+    with fake("--ttft-ms", "5", "--itl-ms", "2", *flags) as url:
+        loaded = load(url, "in=5,out=8,concurrency=8", 40, timeout_s=1.5)
+    ends = Counter((t.error or "ok").partition(":")[0] for t in loaded.traces)
+    assert ends == {"ok": 20, category: 20}
+
+
+def test_a_slow_stream_is_the_servers_and_not_the_clients() -> None:
+    with fake("--ttft-ms", "300", "--itl-ms", "60") as url:
+        loaded = load(url, "in=5,out=5,arrivals=constant(20/s)", 20)
+    waits = [trace.t_chunks_ns[0] - trace.t_sched_ns for trace in loaded.traces]
+    assert min(waits) >= 300_000_000
+    assert loaded.client.verdict == "ok"
+
+
+def test_a_short_answer_is_kept_and_noted() -> None:
+    with fake("--ttft-ms", "1", "--itl-ms", "1", "--eos-after", "4") as url:
+        loaded = load(url, "in=5,out=9,concurrency=2", 6)
+    assert [(t.status, t.output_tokens) for t in loaded.traces] == [("ok", 4)] * 6
+    assert any("6 answers were not as long as asked" in note for note in loaded.notes)
+
+
+def test_progress_is_told_about_once_a_second() -> None:
+    told: list[Progress] = []
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        load(url, "in=5,out=5,arrivals=constant(20/s)", 50, progress=told.append)
+    assert 2 <= len(told) <= 3
+    assert told[-1].planned == 50
+    assert told[0].ttft_s == pytest.approx(0.02, abs=0.02)
+    assert all(a.completed <= b.completed for a, b in pairwise(told))
+
+
+def powerband_load(tmp_path: Path, *argv: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "powerband", "load", *argv],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_the_command_prints_its_contract(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "30", "--itl-ms", "3") as url:
+        slo = "ttft=500ms,tpot=50ms"
+        with powerband_load(
+            tmp_path,
+            url,
+            "--traffic",
+            "in=9,out=5,concurrency=3",
+            "--requests",
+            "12",
+            "--slo",
+            slo,
+            "--json",
+            "--quiet",
+        ) as process:
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    found = json.loads(out)
+    metrics = found["metrics"]
+    assert (found["basis"], metrics["requests"], metrics["completed"]) == ("measured", 12, 12)
+    assert (metrics["errors"], metrics["dropped"], metrics["attainment"]) == (0, 0, 1.0)
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        assert {"mean", "p50", "p90", "p99"} <= metrics[name].keys()
+    for name in ("duration_s", "request_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "goodput_per_s"):
+        assert metrics[name] > 0
+    assert metrics["ttft_s"]["p50"] == pytest.approx(0.030, abs=0.02)
+    assert found["client"]["verdict"] in ("ok", "limited")
+    assert found["client"]["cpu_ratio"] > 0
+    assert (tmp_path / ".powerband" / "runs" / found["run_id"] / "traces.jsonl.gz").is_file()
+
+
+def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        argv = (url, "--traffic", "in=9,out=5,arrivals=constant(20/s)", "--requests", "2000", "--json")
+        with powerband_load(tmp_path, *argv) as process:
+            assert process.stderr is not None
+            while "done" not in process.stderr.readline():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+    found = json.loads(out)
+    assert process.returncode == 130
+    assert found["stopped_because"] == "interrupted"
+    assert 5 <= found["metrics"]["completed"] <= 200
+    assert any("stopped by hand" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "seen"),
+    [
+        (("http://127.0.0.1:9",), 3, "Connection refused"),
+        (("http://127.0.0.1:9", "--model", "m", "--traffic", "nowhere.csv"), 2, "no traffic file"),
+        (("http://127.0.0.1:9", "--slo", "ttft=5"), 2, "cannot read duration"),
+        (("http://127.0.0.1:9", "--extra-body", "[1]"), 2, "--extra-body is not a JSON object"),
+        (("http://127.0.0.1:9", "--max-seconds", "0"), 2, "must be above 0"),
+        ((), 2, "URL"),
+    ],
+)
+def test_a_wrong_request_is_two_lines(tmp_path: Path, argv: tuple[str, ...], code: int, seen: str) -> None:
+    with powerband_load(tmp_path, *argv) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err.startswith("error: ")
+    assert "hint: " in err
+    assert seen in err
+
+
+def test_a_server_that_refuses_everything_is_an_engine_error(tmp_path: Path) -> None:
+    with fake("--error-rate", "1.0") as url, powerband_load(tmp_path, url, "--requests", "3", "--quiet") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "http_503: planted error" in err

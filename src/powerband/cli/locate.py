@@ -68,12 +68,22 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
 
         seen = read_run(path)
     elif path.is_file():
-        raise RequestError(f"{source} is a file, and traces are not read yet", hint=_HINT)
+        return _trace(path)
     else:
         seen = _stored(args.home, source)
     if model is None and device is not None and Path(seen.config.model).exists():
         model = _model(seen.config.model)
     return diagnose(seen, model=model, device=device, slo=slo)
+
+
+def _trace(path: Path) -> Diagnosis:
+    """A profiler trace; what its first bytes say counts, not its name."""
+    from powerband.locate.timeline import diagnose_timeline
+    from powerband.probes.kineto import read_kineto
+
+    if path.suffix in (".sqlite", ".nsys-rep", ".qdrep"):
+        raise RequestError(f"{path.name}: Nsight Systems reports are not read", hint=_HINT)
+    return diagnose_timeline(read_kineto(path))
 
 
 def _stored(home: Path, run_id: str) -> Run:

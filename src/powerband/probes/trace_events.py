@@ -1,0 +1,165 @@
+"""The events of a Chrome/Kineto trace, a block at a time: a trace of any size in bounded memory.
+
+A block of the file is cut at the last place that looks like the end of an event and decoded in one go; a cut inside a
+string or a nested list makes the decoder refuse, and the place before is tried.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from powerband.records.errors import RequestError
+
+_BLOCK_BYTES = 4 << 20
+# A single event is a few hundred bytes, with a deep call stack some 100 kB.
+_MAX_EVENT_BYTES = 16 << 20
+_MAX_HEADER_BYTES = 16 << 20
+# Places to cut that are tried before more of the file is read: nested lists of objects are rare in traces.
+_MAX_CUTS = 32
+_CUT = re.compile(rb"\}\s*,\s*\{")
+_CUT_WINDOW_BYTES = 64 << 10
+_KEY = b'"traceEvents"'
+_SPACE = b" \t\r\n"
+_HINT = "accepted: a trace written by torch.profiler (.json or .json.gz), with a traceEvents list"
+
+
+class Event(msgspec.Struct, gc=False):
+    """The fields that are used; ``args`` stays raw until somebody asks, since most events are not asked."""
+
+    ph: str = ""
+    cat: Any = ""
+    name: Any = ""
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+_BLOCK: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event], strict=False)
+
+
+def read_events(path: Path) -> Iterator[list[Event]]:
+    """Blocks of events in the order of the file.
+
+    Raises RequestError with one line where the file is missing, no trace, damaged or cut off.
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if packed:
+                with gzip.open(raw, "rb") as file:
+                    yield from _blocks(file, path.name)  # type: ignore[arg-type]
+            else:
+                yield from _blocks(raw, path.name)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RequestError(f"{path.name} is cut off or damaged: {error}", hint="copy or record it again") from None
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror or error}", hint=_HINT) from None
+
+
+def _blocks(file: BinaryIO, name: str) -> Iterator[list[Event]]:
+    buffer = _skip_header(file, name)
+    seen = 0
+    while block := file.read(_BLOCK_BYTES):
+        buffer += block
+        events, buffer = _take(buffer)
+        if events:
+            seen += len(events)
+            yield events
+        if len(buffer) > _MAX_EVENT_BYTES:
+            raise RequestError(f"{name} holds no readable event after the first {seen}", hint=_HINT)
+    yield _last(buffer, name, seen)
+
+
+def _skip_header(file: BinaryIO, name: str) -> bytes:
+    """Read up to the opening bracket of the list of events; what follows it is returned."""
+    head = b""
+    while len(head) <= _MAX_HEADER_BYTES:
+        block = file.read(_BLOCK_BYTES)
+        head += block
+        stripped = head.lstrip(_SPACE + b"\xef\xbb\xbf")
+        if stripped.startswith(b"["):
+            return stripped[1:]
+        if stripped and not stripped.startswith(b"{"):
+            raise RequestError(f"{name} is not JSON: it starts with {stripped[:12]!r}", hint=_HINT)
+        place = head.find(_KEY)
+        if place >= 0:
+            rest = head[place + len(_KEY) :].lstrip(_SPACE)
+            if rest.startswith(b":") and rest[1:].lstrip(_SPACE).startswith(b"["):
+                return rest[1:].lstrip(_SPACE)[1:]
+            if len(rest) > 64:
+                raise RequestError(f"{name}: traceEvents is not a list", hint=_HINT)
+        if not block:
+            break
+    what = "is empty" if not head.strip() else "holds no traceEvents"
+    raise RequestError(f"{name} {what}", hint=_HINT)
+
+
+def _take(buffer: bytes) -> tuple[list[Event], bytes]:
+    """All whole events of the buffer, and what is left after them."""
+    for window in (_CUT_WINDOW_BYTES, len(buffer)):
+        cuts = [match.start() for match in _CUT.finditer(buffer, max(len(buffer) - window, 0))]
+        for cut in reversed(cuts[-_MAX_CUTS:]):
+            events = _decode(buffer[: cut + 1])
+            if events is not None:
+                return events, buffer[cut + 1 :].lstrip(_SPACE + b",")
+        if window >= len(buffer):
+            break
+    return [], buffer
+
+
+def _decode(text: bytes) -> list[Event] | None:
+    """Events of a whole number of objects; None where it is not one. NaN and Infinity are read, as Kineto writes them.
+
+    What the fast decoder refuses for another reason than a wrong cut is given to the lenient one.
+    """
+    try:
+        return _BLOCK.decode(b"[" + text + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "truncated" in str(error):
+            return None
+    try:
+        rows = json.loads((b"[" + text + b"]").decode("utf-8", errors="replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return [_event_of(row) for row in rows if isinstance(row, dict)]
+
+
+def _event_of(row: dict[str, Any]) -> Event:
+    args = row.get("args")
+    try:
+        raw = msgspec.Raw(msgspec.json.encode(args)) if isinstance(args, dict) else msgspec.Raw(b"")
+    except (TypeError, ValueError, msgspec.EncodeError):
+        raw = msgspec.Raw(b"")
+    phase = row.get("ph")
+    return Event(
+        ph=phase if isinstance(phase, str) else "",
+        cat=row.get("cat"),
+        name=row.get("name"),
+        pid=row.get("pid"),
+        tid=row.get("tid"),
+        ts=row.get("ts"),
+        dur=row.get("dur"),
+        args=raw,
+    )
+
+
+def _last(buffer: bytes, name: str, seen: int) -> list[Event]:
+    """What is left up to the closing bracket of the list; keys after it are not needed."""
+    text = buffer.decode("utf-8", errors="replace")
+    try:
+        rows, _ = json.JSONDecoder(strict=False).raw_decode("[" + text)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise RequestError(
+            f"{name} is cut off or damaged after {seen} whole events: {reason}", hint="copy or record it again"
+        ) from None
+    return [_event_of(row) for row in rows if isinstance(row, dict)]

@@ -177,7 +177,7 @@ def _kernels(timeline: Timeline, share: float) -> Finding:
         "compute_bound",
         share,
         top,
-        "faster kernels, fewer bits, a faster card: the device is the limit",
+        "faster kernels, fewer bits, a faster card" + ("" if share >= _BUSY else "; not before the gaps are closed"),
         "a profiler with counters (Nsight Compute): tensor core and memory use of the longest kernel",
     )
 

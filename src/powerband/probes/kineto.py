@@ -138,9 +138,9 @@ def read_kineto(path: Path) -> Timeline:
 
 def _take_event(reading: _Reading, event: Event) -> None:
     category = event.cat
-    kind = _WORK.get(category) if isinstance(category, str) else None
-    if kind is None and category not in _TAKEN:
+    if not isinstance(category, str) or (category not in _TAKEN and category not in _WORK):
         return
+    kind = _WORK.get(category)
     span = _span(reading, event)
     if span is None:
         return

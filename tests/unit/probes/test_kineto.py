@@ -194,6 +194,49 @@ def test_mutated_traces_never_give_anything_but_an_answer_or_one_line(tmp_path: 
     assert min(outcomes.values()) > 50, outcomes
 
 
+_ODD: tuple[Any, ...] = (
+    None,
+    -1,
+    0,
+    1e308,
+    -1e308,
+    2**63,
+    2**80,
+    "x" * 300,
+    "7",
+    True,
+    [],
+    {},
+    [{"a": 1}],
+    {"stream": []},
+)
+
+
+def odd_event(dice: random.Random) -> dict[str, Any]:
+    """An event of the right form in which some values are of the wrong kind."""
+    event: dict[str, Any] = json.loads(json.dumps(dice.choice(SMALL)))
+    for _ in range(dice.randint(1, 3)):
+        place = event if dice.random() < 0.6 or not isinstance(event.get("args"), dict) else event["args"]
+        place[dice.choice(list(place) or ["ts"])] = json.loads(json.dumps(dice.choice(_ODD)))
+    return event
+
+
+def test_values_of_the_wrong_kind_are_left_out_or_refused(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    path = tmp_path / "odd.json"
+    answers = 0
+    for _ in range(1500):
+        events = [odd_event(dice) if dice.random() < 0.4 else dice.choice(SMALL) for _ in range(8)]
+        path.write_text(json.dumps({"traceEvents": events}))
+        try:
+            found = diagnose_timeline(read_kineto(path))
+        except RequestError:
+            continue
+        answers += 1
+        assert sum(part.seconds for part in found.breakdown) == pytest.approx(found.window_s, rel=1e-6, abs=1e-6)
+    assert answers > 1000
+
+
 _PIECES = (
     b"NaN",
     b"-1",
@@ -224,7 +267,7 @@ def mutate(seed: bytes, dice: random.Random) -> bytes:
             data[place] = dice.randrange(256)
         elif choice < 0.9:
             digits = [k for k in range(len(data)) if data[k : k + 1].isdigit()]
-            data[dice.choice(digits)] = dice.choice(b"0123456789-.e")
+            data[dice.choice(digits or [place])] = dice.choice(b"0123456789-.e")
         else:
             del data[place:]
         if not data:

@@ -67,6 +67,18 @@ class Run(Record):
         return compute_metrics(self.traces, slo, self.end_ns)
 
 
+class Response(Record):
+    """How a prediction moves when every engine step takes exp(x) times as long, for each x of ``log_step``.
+
+    ``spread`` is the standard deviation of x that the predictor itself claims. Times that no request gave are None.
+    """
+
+    spread: float
+    log_step: tuple[float, ...]
+    objective: tuple[float, ...]
+    tpot_p50_s: tuple[float | None, ...]
+
+
 class Predicted(Record):
     """What a config is expected to do, before it is run; ``objective`` in the units of the objective named."""
 
@@ -79,6 +91,7 @@ class Predicted(Record):
     tpot_p99_s: float | None = None
     attainment: float | None = None
     basis: Basis = "simulated"
+    response: Response | None = None
 
 
 class Trial(Record):

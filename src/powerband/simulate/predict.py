@@ -4,21 +4,20 @@ import math
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from powerband.records.config import EngineConfig
-from powerband.records.metrics import Distribution
-from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
-from powerband.records.run import Predicted, Run
+from powerband.records.run import Predicted, Response
 from powerband.records.slo import Slo
-from powerband.records.units import ns_to_s
-from powerband.records.value import Interval, Missing
+from powerband.records.value import Interval
 from powerband.records.workload import Workload
-from powerband.simulate.loop import simulate
+from powerband.simulate.figures import Figures, simulate_figures
 from powerband.simulate.scheduler import Limits, limits_of
 from powerband.simulate.step_time import StepTime
 
 NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
+LEAST_REACH = 0.12  # of the step times tried: knobs outside the model change it by as much
 
 
 def predict(
@@ -30,20 +29,44 @@ def predict(
     objective: Objective,
     slo: Slo | None = None,
     deadline_s: float | None = None,
+    beat: float = 0.0,
 ) -> Predicted:
-    """Simulate ``config`` with the expected step time and with those at both ends of its 90 % interval."""
-    runs = simulate_interval(config, workload, step_time, limits, deadline_s=deadline_s)
-    middle, fast, slow = (run.metrics(slo) for run in runs)
-    ends = sorted(objective_value(metrics, objective) for metrics in (middle, fast, slow))
+    """Simulate ``config`` with the expected step time and with faster and slower ones.
+
+    The interval is what the step time's own 90 % interval gives; ``response`` goes twice as far, so that a search can
+    ask what a speed-up brings that this model does not know of. A config that stays below ``beat`` even with the
+    fastest steps is not simulated with slower ones: its interval starts at 0.
+    """
+
+    def figures(shift: float) -> Figures:
+        step = step_time if shift == 0 else step_time.scaled(math.exp(shift))
+        return simulate_figures(workload, step, limits, slo=slo, deadline_s=deadline_s)
+
+    now = figures(0.0)
+    spread = step_spread(step_time, now, limits)
+    reach = max(LEAST_REACH, NORMAL_90 * spread)
+    found = {-2 * reach: figures(-2 * reach), 0.0: now}
+    hopeless = found[-2 * reach].objective(objective) < beat
+    if not hopeless:
+        found |= {shift: figures(shift) for shift in (-reach, reach, 2 * reach)}
+    shifts = sorted(found)
+    values = [found[shift].objective(objective) for shift in shifts]
+    ends = [float(np.interp(side * NORMAL_90 * spread, shifts, values)) for side in (-1, 0, 1)]
     return Predicted(
-        objective=objective_value(middle, objective),
-        interval=Interval(low=ends[0], high=ends[-1]),
-        output_tokens_per_s=middle.output_tokens_per_s,
-        ttft_p50_s=_percentile(middle.ttft_s, "p50"),
-        ttft_p99_s=_percentile(middle.ttft_s, "p99"),
-        tpot_p50_s=_percentile(middle.tpot_s, "p50"),
-        tpot_p99_s=_percentile(middle.tpot_s, "p99"),
-        attainment=middle.attainment,
+        objective=now.objective(objective),
+        interval=Interval(low=0.0 if hopeless else min(ends), high=max(ends)),
+        output_tokens_per_s=now.output_tokens_per_s,
+        ttft_p50_s=now.ttft_p50_s,
+        ttft_p99_s=now.ttft_p99_s,
+        tpot_p50_s=now.tpot_p50_s,
+        tpot_p99_s=now.tpot_p99_s,
+        attainment=now.attainment,
+        response=Response(
+            spread=spread,
+            log_step=tuple(shifts),
+            objective=tuple(values),
+            tpot_p50_s=tuple(found[shift].tpot_p50_s for shift in shifts),
+        ),
     )
 
 
@@ -51,7 +74,8 @@ class Predictor:
     """``predict`` over many configs of one engine, model and device: configs that differ in nothing the model of the
     engine knows are simulated once.
 
-    ``kv_tokens_of`` says what the KV cache of a config holds, by its ledger; None where nothing says so.
+    ``kv_tokens_of`` says what the KV cache of a config holds, by its ledger; None where nothing says so. ``beat``: as
+    for ``predict``, the best measured so far.
     """
 
     def __init__(
@@ -63,8 +87,9 @@ class Predictor:
         slo: Slo | None = None,
         deadline_s: float | None = None,
         kv_tokens_of: Callable[[EngineConfig], int | None] | None = None,
+        beat: float = 0.0,
     ) -> None:
-        self._step, self._workload = step_time, workload
+        self._step, self._workload, self._beat = step_time, workload, beat
         self._objective: Objective = objective
         self._slo, self._deadline_s, self._kv_tokens_of = slo, deadline_s, kv_tokens_of
         self._known: dict[tuple[bytes, int], Predicted] = {}
@@ -82,47 +107,20 @@ class Predictor:
                 objective=self._objective,
                 slo=self._slo,
                 deadline_s=self._deadline_s,
+                beat=self._beat,
             )
         return self._known[key]
 
 
-def simulate_interval(
-    config: EngineConfig,
-    workload: Workload,
-    step: StepTime,
-    limits: Limits,
-    *,
-    deadline_s: float | None = None,
-) -> tuple[Run, Run, Run]:
-    """Runs with the expected step time, and with the fast and the slow end of its 90 % interval."""
-    middle = simulate(config, workload, step, limits, deadline_s=deadline_s, detailed=False)
-    ratio = math.exp(NORMAL_90 * step_spread(step, middle, limits))
-    fast = simulate(config, workload, step.scaled(1 / ratio), limits, deadline_s=deadline_s, detailed=False)
-    slow = simulate(config, workload, step.scaled(ratio), limits, deadline_s=deadline_s, detailed=False)
-    return middle, fast, slow
-
-
-def step_spread(step: StepTime, run: Run, limits: Limits) -> float:
-    """Relative standard deviation of the step time at the run's mean batch, contexts and share of prompt tokens."""
-    answered = [trace for trace in run.traces if len(trace.t_chunks_ns) > 1]
-    if not answered:
-        return step.spread(step.parts(sequences=1, context_tokens=0, prefill_tokens=0, pairs=0, sampled=1))
-    decoding_s = sum(ns_to_s(trace.t_chunks_ns[-1] - trace.t_chunks_ns[0]) for trace in answered)
-    start, end = min(t.t_chunks_ns[0] for t in answered), max(t.t_chunks_ns[-1] for t in answered)
-    sequences = min(max(1, round(decoding_s / max(ns_to_s(end - start), 1e-9))), limits.slots)
-    prompt = sum(trace.input_tokens for trace in answered)
-    output = sum(trace.output_tokens for trace in answered)
-    prefill = round(sequences * prompt / output)
-    mean_prompt = prompt / len(answered)
+def step_spread(step: StepTime, figures: Figures, limits: Limits) -> float:
+    """Relative standard deviation of the step time at the mean batch, contexts and share of prompt tokens."""
+    sequences = min(max(1, round(figures.batch)), limits.slots)
+    prefill = round(sequences * figures.prompt_share)
     parts = step.parts(
         sequences=sequences,
-        context_tokens=sequences * (prompt + output / 2) / len(answered),
+        context_tokens=sequences * figures.mean_context,
         prefill_tokens=prefill,
-        pairs=prefill * mean_prompt / 2,
+        pairs=prefill * figures.mean_prompt / 2,
         sampled=sequences,
     )
     return step.spread(parts)
-
-
-def _percentile(distribution: Distribution | Missing, name: str) -> float | None:
-    return None if isinstance(distribution, Missing) else float(getattr(distribution, name))

@@ -13,6 +13,9 @@ Batching = Literal["continuous", "static"]
 VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
 
 
+MODELLED = ("llamacpp", "vllm", "fake")
+
+
 class Limits(Record):
     """Limits of one step.
 
@@ -73,5 +76,5 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             slot_tokens=int(knobs.get("context", 0)) or None,
         )
     raise RequestError(
-        f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: llamacpp, vllm, fake"
+        f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: " + ", ".join(MODELLED)
     )

@@ -5,10 +5,11 @@ import math
 from collections import deque
 from collections.abc import Sequence as SequenceOf
 
-from powerband.records.workload import RequestSpec
+from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.blocks import BlockPool
 from powerband.simulate.clock import Clock, steps_until
 from powerband.simulate.scheduler import Limits
+from powerband.simulate.step_time import StepTime
 
 
 class Sequence:
@@ -268,9 +269,28 @@ class Stepper:
         sequence.cached = 0
         self._waiting.appendleft(sequence)
 
+    @property
+    def end_s(self) -> float:
+        """When the run was over: the last step's end, or the deadline where that came first."""
+        return min(self.now, self.deadline_s)
+
     def close(self) -> None:
         """Count the tokens that unfinished sequences had given when the run was cut off."""
         for _, _, sequence in self._ends:
             if sequence.joined_step >= 0:
                 self._stop_decoding(sequence)
                 sequence.joined_step = -1
+
+
+def run_steps(workload: Workload, step_time: StepTime, limits: Limits, deadline_s: float | None) -> Stepper:
+    """A finished simulation of ``workload``."""
+    stepper = Stepper(
+        workload.requests,
+        workload.concurrency,
+        Clock(step_time),
+        limits,
+        math.inf if deadline_s is None else deadline_s,
+    )
+    stepper.run()
+    stepper.close()
+    return stepper

@@ -1,18 +1,18 @@
-"""What the predictor does not know: a factor for each knob value, learnt from how trials missed their predictions."""
+"""What the predictor does not know: a factor on the step time for each knob value, learnt from how trials missed."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-NOISE = 0.05  # spread of one trial about its own mean (log); the loop's verify stage measures the real one
+NOISE = 0.03  # spread of one trial's step time about its own mean (log); the verify stage measures the real one
 COMMON = 0.10  # spread of a miss that all configs share
 KNOWN, UNKNOWN = 0.04, 0.12  # spread of a value's effect where the predictor has an opinion on the knob, and where not
 INTERPLAY = 0.03  # what no sum of single effects explains
 
 
 class Effects:
-    """Bayesian linear regression of log(measured / predicted) on the knob values that differ from the baseline.
+    """Bayesian linear regression of log(measured / predicted step time) on the knob values unlike the baseline's.
 
     ``prior_sd`` holds the spread of each value's effect before any trial; a common effect is added in front.
     """
@@ -23,7 +23,7 @@ class Effects:
         self._covariance: Array = np.diag(spread**2)
 
     def learn(self, features: Array, miss: Array, prediction_sd: Array) -> None:
-        """Take in trials: ``features`` (trials, values) of 0 and 1, the log ratio each missed its prediction by, and
+        """Take in trials: ``features`` (trials, values) of 0 and 1, by how much each missed its prediction (log), and
         the spread that the prediction itself claimed."""
         if not len(miss):
             return

@@ -1,6 +1,5 @@
-"""What each untried config is expected to bring, by the predictor and by what trials taught beyond it."""
+"""What each config is expected to bring, by the predictor and by what trials taught beyond it."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,16 +9,18 @@ from numpy.typing import NDArray
 from powerband.records.config import EngineConfig, Knob
 from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
-from powerband.records.run import Predicted, Trial
+from powerband.records.run import Predicted, Response, Trial
 from powerband.records.value import Interval
-from powerband.tune.effects import KNOWN, UNKNOWN, Effects
+from powerband.tune.effects import KNOWN, NOISE, UNKNOWN, Effects
+from powerband.tune.improvement import SLICES
+from powerband.tune.prune import SURE
+from powerband.tune.response import NORMAL_90, implied_step, response_of, value_at
 
 Array = NDArray[np.float64]
 Predict = Callable[[EngineConfig], Predicted]
 
-NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
-OFFSET = 0.1  # added to every value before its logarithm, as a share of the largest: 0 has no logarithm
-HEADROOM = 1.02  # above what the offered traffic allows: the window a rate is counted over varies a little
+MODEL_ERROR = 0.05  # of an objective by the curve of a config that was measured (relative)
+COUNTING = 0.02  # of a measured objective by the run's finite number of requests (relative)
 
 
 class Values:
@@ -28,6 +29,7 @@ class Values:
     def __init__(self, configs: Sequence[EngineConfig], baseline: EngineConfig, knobs: Sequence[Knob]) -> None:
         self.baseline = baseline
         self._names = [knob.name for knob in knobs]
+        self._told_apart: set[str] = set()
         self._columns = {
             pair: place
             for place, pair in enumerate(dict.fromkeys(pair for config in configs for pair in self._changed(config)))
@@ -44,21 +46,19 @@ class Values:
 
     def prior_sd(self, configs: Sequence[EngineConfig], predicted: Sequence[Predicted]) -> Array:
         """Small where the predictor tells a knob's values apart, else wide: 0 effect is then only a guess."""
-        told_apart = self._told_apart(configs, predicted)
-        return np.array([KNOWN if name in told_apart else UNKNOWN for name, _ in self._columns])
+        self._tell_apart(configs, predicted)
+        return np.array([KNOWN if name in self._told_apart else UNKNOWN for name, _ in self._columns])
 
-    def _told_apart(self, configs: Sequence[EngineConfig], predicted: Sequence[Predicted]) -> set[str]:
-        """Knobs of which two values, all else equal, are predicted differently somewhere in the space."""
-        apart: set[str] = set()
+    def _tell_apart(self, configs: Sequence[EngineConfig], predicted: Sequence[Predicted]) -> None:
+        """Note the knobs of which two values, all else equal, are predicted differently somewhere in the space."""
         for name in self._names:
             groups: dict[tuple[object, ...], Predicted] = {}
             for config, expected in zip(configs, predicted, strict=True):
                 rest = tuple(config.knobs.get(other) for other in self._names if other != name)
                 first = groups.setdefault(rest, expected)
                 if not _same(first, expected):
-                    apart.add(name)
+                    self._told_apart.add(name)
                     break
-        return apart
 
     def _changed(self, config: EngineConfig) -> list[tuple[str, object]]:
         knobs, before = config.knobs, self.baseline.knobs
@@ -66,7 +66,7 @@ class Values:
 
 
 class Outlook:
-    """Log-normal beliefs about the objective of each config: exp(N(log_mean, log_sd)) - offset, up to ``ceiling``."""
+    """Beliefs about configs: the log step ratio of each is normal, and its response curve turns that into values."""
 
     def __init__(
         self,
@@ -76,36 +76,76 @@ class Outlook:
         trials: Sequence[Trial],
         objective: Objective,
     ) -> None:
-        done = [trial for trial in trials if trial.status == "done" and trial.measured is not None]
+        self._objective: Objective = objective
         self._predicted = [predict(config) for config in configs]
-        seen = [predict(trial.config) for trial in done]
-        measured = [objective_value(trial.measured, objective) for trial in done if trial.measured is not None]
-        self.offset = OFFSET * max([*measured, *(p.objective for p in self._predicted), 1e-9])
-        effects = Effects(values.prior_sd(configs, self._predicted))
-        miss = [
-            math.log((value + self.offset) / (max(expected.objective, 0.0) + self.offset))
-            for value, expected in zip(measured, seen, strict=True)
-        ]
-        seen_sd = np.array([self._spread(expected) for expected in seen])
-        effects.learn(values.features([trial.config for trial in done]), np.array(miss), seen_sd)
-        shift, shift_sd = effects.expect(values.features(configs))
-        own_sd = np.array([self._spread(expected) for expected in self._predicted])
-        self.log_mean: Array = np.log([max(p.objective, 0.0) + self.offset for p in self._predicted]) + shift
-        self.log_sd: Array = np.sqrt(own_sd**2 + shift_sd**2)
-        self.ceiling: Array = np.array([_ceiling(expected) for expected in self._predicted])
+        self._curves = [response_of(predicted) for predicted in self._predicted]
+        self._features, self._predict = values.features, predict
+        self._effects = Effects(values.prior_sd(configs, self._predicted))
+        self._learn(trials)
+        self.mean, self.sd = self._belief(configs, self._curves)
+        self.values: Array = np.array(
+            [
+                value_at(curve, mean + sd * SLICES)
+                for curve, mean, sd in zip(self._curves, self.mean, self.sd, strict=True)
+            ]
+        )
+
+    def bound(self) -> Array:
+        """What each config reaches if its steps are as fast as they may be, with 99 % confidence."""
+        fastest = self.mean - SURE * self.sd
+        return np.array([float(value_at(curve, at)) for curve, at in zip(self._curves, fastest, strict=True)])
 
     def predicted(self, place: int) -> Predicted:
         """The belief about one config, as a prediction with a 90 % interval."""
-        middle, sd = self.log_mean[place], self.log_sd[place]
-        reach = [math.exp(middle + side * NORMAL_90 * sd) - self.offset for side in (-1, 0, 1)]
-        low, value, high = (min(max(x, 0.0), float(self.ceiling[place])) for x in reach)
+        curve, mean, sd = self._curves[place], self.mean[place], self.sd[place]
+        low, middle, high = (float(value_at(curve, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
         return msgspec.structs.replace(
-            self._predicted[place], objective=value, interval=Interval(low=low, high=high, level=0.9)
+            self._predicted[place],
+            objective=middle,
+            interval=Interval(low=min(low, middle), high=max(high, middle)),
+            response=None,
         )
 
-    def _spread(self, expected: Predicted) -> float:
-        low, high = (max(end, 0.0) + self.offset for end in (expected.interval.low, expected.interval.high))
-        return math.log(high / low) / (2 * NORMAL_90)
+    def value_of(self, trial: Trial) -> float:
+        """The expected objective of a measured config: what was measured and what the curve says of its speed.
+
+        Where the objective is steep (a promise just kept or just missed) one run says little, and the curve more: so
+        each counts by its own uncertainty. A config is not best because its trial was lucky.
+        """
+        assert trial.measured is not None
+        measured = objective_value(trial.measured, self._objective)
+        curve = response_of(self._predict(trial.config))
+        (mean,), (sd,) = self._belief([trial.config], [curve])
+        implied = implied_step(curve, trial.measured, self._objective)
+        if implied is not None:
+            weight = sd**2 / (sd**2 + NOISE**2)
+            mean, sd = mean + weight * (implied - mean), sd * np.sqrt(1 - weight)
+        by_curve = value_at(curve, mean + sd * SLICES)
+        noise = value_at(curve, mean + NOISE * SLICES).std() + COUNTING * measured
+        doubt = by_curve.std() + MODEL_ERROR * by_curve.mean()
+        if noise + doubt == 0:
+            return measured
+        share = noise**2 / (noise**2 + doubt**2)
+        return float(measured + share * (by_curve.mean() - measured))
+
+    def _learn(self, trials: Sequence[Trial]) -> None:
+        seen: list[tuple[EngineConfig, float, float]] = []
+        for trial in trials:
+            if trial.status == "done" and trial.measured is not None:
+                curve = response_of(self._predict(trial.config))
+                implied = implied_step(curve, trial.measured, self._objective)
+                if implied is not None:
+                    seen.append((trial.config, implied, curve.spread))
+        self._effects.learn(
+            self._features([config for config, _, _ in seen]),
+            np.array([miss for _, miss, _ in seen]),
+            np.array([spread for _, _, spread in seen]),
+        )
+
+    def _belief(self, configs: Sequence[EngineConfig], curves: Sequence[Response]) -> tuple[Array, Array]:
+        mean, sd = self._effects.expect(self._features(configs))
+        spread: Array = np.sqrt(sd**2 + np.array([curve.spread for curve in curves]) ** 2)
+        return mean, spread
 
 
 def _same(a: Predicted, b: Predicted) -> bool:
@@ -115,10 +155,3 @@ def _same(a: Predicted, b: Predicted) -> bool:
         b.ttft_p50_s,
         b.tpot_p50_s,
     )
-
-
-def _ceiling(expected: Predicted) -> float:
-    """What the traffic allows: a rate of good requests cannot pass the rate at which they are offered."""
-    if expected.attainment is None:
-        return math.inf
-    return HEADROOM * expected.objective / expected.attainment if expected.attainment > 0.05 else math.inf

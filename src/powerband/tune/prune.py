@@ -13,11 +13,8 @@ Array = NDArray[np.float64]
 SURE = 2.326  # one-sided 99 %
 
 
-def prune_by_bound(
-    configs: Sequence[EngineConfig], log_mean: Array, log_sd: Array, offset: float, ceiling: Array, best: float
-) -> list[Pruned]:
-    """Configs whose 99 % upper bound does not reach ``best``, each with the bound."""
-    bound = np.minimum(np.exp(log_mean + SURE * log_sd) - offset, ceiling)
+def prune_by_bound(configs: Sequence[EngineConfig], bound: Array, best: float) -> list[Pruned]:
+    """Configs whose 99 % upper ``bound`` does not reach ``best``, each with the bound."""
     return [
         Pruned(config=config, reason=f"cannot beat {best:.4g}: at most {reach:.4g} by the prediction's 99 % bound")
         for config, reach in zip(configs, bound.tolist(), strict=True)

@@ -7,8 +7,7 @@ import numpy as np
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.finding import Cause
-from powerband.records.metrics import Metrics
-from powerband.records.objective import is_better, objective_value
+from powerband.records.objective import TIE, is_better, objective_value
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Trial
 from powerband.records.slo import Slo
@@ -21,6 +20,7 @@ from powerband.tune.prune import prune_by_bound
 from powerband.tune.space import Pruned, Space
 
 NEAR = 0.85  # among proposals worth this share of the best one's, located causes and fewer changes decide
+NOTHING = 0.1  # a best below this share of what the space promises counts as that much: nothing can gain 2 % on 0
 RETRIES = 1  # of a config whose trial was spoilt (contended host, limited client)
 
 
@@ -63,7 +63,7 @@ class Search:
         self.stopped_because = ""
         self.best = baseline
         self.trials = [baseline]
-        self._best_metrics: Metrics = baseline.measured
+        self._best_value = objective_value(baseline.measured, objective)
         self._objective: Objective = objective
         self._predict = predict
         self._causes, self._cost_of = tuple(causes), trial_cost_s
@@ -98,13 +98,13 @@ class Search:
         costs = np.array([self._cost_of(config) for config in open_])
         if self.left_s < costs.min():
             return f"{max(self.left_s, 0):.0f} s of the budget are left and a trial takes {costs.min():.0f} s"
-        best = objective_value(self._best_metrics, self._objective)
         outlook = Outlook(open_, self._values, self._predict, self.trials, self._objective)
-        spread = (outlook.log_mean, outlook.log_sd, outlook.offset, outlook.ceiling, best)
-        self._bounded = prune_by_bound(open_, *spread)
-        gain = expected_improvement(*spread) * np.array([self._survival(config) for config in open_])
+        self._choose_best(outlook)
+        best = self._best_value
+        self._bounded = prune_by_bound(open_, outlook.bound(), best)
+        gain = expected_improvement(outlook.values, best) * np.array([self._survival(config) for config in open_])
         gain[costs > self.left_s] = 0.0
-        worth = gain / max(best, outlook.offset)
+        worth = gain / max(best, float(outlook.values.mean(axis=1).max()) * NOTHING, 1e-12)
         if worth.max() < self._minimum_gain:
             return (
                 f"no untried config is expected to gain {self._minimum_gain:.0%}: "
@@ -126,10 +126,18 @@ class Search:
         self.trials.append(trial)
         if predict is not None:
             self._predict = predict
-        if trial.status != "done" or trial.measured is None:
-            return
-        if is_better(trial.measured, self._best_metrics, self._objective):
-            self.best, self._best_metrics = trial, trial.measured
+        self._choose_best(Outlook([], self._values, self._predict, self.trials, self._objective))
+
+    def _choose_best(self, outlook: Outlook) -> None:
+        """The measured config with the highest expected value; a tie is settled by the measured figures."""
+        usable = [trial for trial in self.trials if trial.status == "done" and trial.measured is not None]
+        worth = [outlook.value_of(trial) for trial in usable]
+        near = [trial for trial, value in zip(usable, worth, strict=True) if value >= (1 - TIE) * max(worth)]
+        best = near[0]
+        for trial in near[1:]:
+            if trial.measured and best.measured and is_better(trial.measured, best.measured, self._objective):
+                best = trial
+        self.best, self._best_value = best, worth[usable.index(best)]
 
     def _open(self) -> list[EngineConfig]:
         """Configs without a verdict; one whose trial was spoilt may be tried again."""

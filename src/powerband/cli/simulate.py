@@ -1,0 +1,185 @@
+"""powerband simulate: what if; the workload through a model of the engine, no engine started."""
+
+import argparse
+import itertools
+from typing import Any
+
+from powerband.cli import options
+from powerband.records.config import EngineConfig, Knob, parse_settings
+from powerband.records.errors import RequestError, unknown_name
+from powerband.records.run import Run
+from powerband.records.slo import parse_slo
+from powerband.records.units import parse_duration
+
+MOST_SWEPT = 500
+_SHOWN = ("output_tokens_per_s", "goodput_per_s", "attainment", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a folder with config.json, a .gguf file, or a hub id")
+    options.add_engine(parser, default="llamacpp")
+    options.add_device(parser)
+    options.add_traffic(parser)
+    parser.add_argument(
+        "--sweep", action="append", default=[], metavar="KEY=A,B,C", help="try each value of a knob, repeatable"
+    )
+    parser.add_argument("--deadline", metavar="TIME", help="what has not ended by then counts as dropped, such as 60s")
+    parser.add_argument(
+        "--calibrate", action="append", default=[], metavar="RUN", help="fit the step time to a run of the journal"
+    )
+    options.add_home(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1 where a promise was given and no config keeps it, or where no config fits."""
+    from powerband.account.ledger import compute_ledger
+    from powerband.load.traffic import build_workload
+    from powerband.probes.checkpoint import read_model
+    from powerband.probes.device import read_device
+    from powerband.simulate.calibrate import fit_step_time
+    from powerband.simulate.step_time import predict_from_datasheet
+    from powerband.simulate.what_if import WhatIf, what_if
+
+    configs = _configs(args)
+    slo = parse_slo(args.slo) if args.slo else None
+    deadline_s = parse_duration(args.deadline) if args.deadline else None
+    model, device = read_model(args.model), read_device(args.device)
+    workload = build_workload(
+        args.traffic,
+        requests=args.requests,
+        scale_lengths=args.scale_lengths,
+        scale_rate=args.scale_rate,
+        seed=args.seed,
+    )
+    step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
+    found = []
+    for config in configs:
+        ledger = compute_ledger(model, device, config, count=args.count, remedies=False)
+        if ledger.fits:
+            kv_tokens = ledger.capacity.kv_tokens
+            found.append(what_if(config, workload, step_time, kv_tokens=kv_tokens, slo=slo, deadline_s=deadline_s))
+        else:
+            found.append(WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}"))
+    if args.json:
+        options.print_json(_document(args, found, model.name, device.name, workload.source))
+    else:
+        options.print_text(_screen(found, slo, step_time.basis))
+    kept = any(one.holds for one in found) if slo else any(one.refused is None for one in found)
+    return 0 if kept else 1
+
+
+def _configs(args: argparse.Namespace) -> list[EngineConfig]:
+    from powerband.simulate.scheduler import MODELLED
+
+    if args.engine not in MODELLED:
+        raise unknown_name("engine to simulate", args.engine, MODELLED)
+    knobs = _knobs(args.engine)
+    base = EngineConfig(engine=args.engine, model=args.model, knobs=parse_settings(args.set, knobs))
+    swept = [_swept(text, knobs) for text in args.sweep]
+    total = 1
+    for values in swept:
+        total *= len(values)
+    if total > MOST_SWEPT:
+        raise RequestError(f"--sweep asks for {total} configs", hint=f"accepted: up to {MOST_SWEPT}")
+    chosen = [
+        dict(pair for values in combination for pair in values.items()) for combination in itertools.product(*swept)
+    ]
+    return [base.replace(**values) for values in chosen]
+
+
+def _knobs(engine: str) -> tuple[Knob, ...]:
+    from powerband.account.knobs import MEMORY_KNOBS
+    from powerband.engines.base import BUILT_IN, get_engine
+
+    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
+    names = {knob.name for knob in own}
+    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
+
+
+def _swept(text: str, knobs: tuple[Knob, ...]) -> list[dict[str, Any]]:
+    name, equals, values = text.partition("=")
+    words = [word for word in values.split(",") if word.strip()]
+    if not equals or not words:
+        raise RequestError(f"cannot read --sweep {text!r}", hint="write key=a,b,c, such as n_parallel=1,4,16")
+    return [parse_settings([f"{name}={word}"], knobs) for word in words]
+
+
+def _stored_runs(args: argparse.Namespace) -> list[Run]:
+    if not args.calibrate:
+        return []
+    from powerband.stores.sqlite import Journal
+
+    journal = Journal(args.home)
+    return [journal.run(run_id) for run_id in args.calibrate]
+
+
+def _document(args: argparse.Namespace, found: list[Any], model: str, device: str, traffic: str) -> dict[str, Any]:
+    head = {
+        "model": model,
+        "device": device,
+        "count": args.count,
+        "engine": args.engine,
+        "traffic": traffic,
+        "basis": "simulated",
+        "calibrated_on": args.calibrate,
+    }
+    if not args.sweep:
+        one = found[0]
+        return {
+            **head,
+            "config": one.config.knobs,
+            "step_basis": one.step_basis,
+            "metrics": one.metrics,
+            "intervals": one.intervals,
+            "holds": one.holds,
+            "surely": one.surely,
+            "refused": one.refused,
+            "notes": one.notes,
+        }
+    front = {config.key for config in _frontier(found)}
+    return {**head, "sweep": found, "frontier": [one.config.knobs for one in found if one.config.key in front]}
+
+
+def _frontier(found: list[Any]) -> list[EngineConfig]:
+    from powerband.records.value import Missing
+    from powerband.tune.pareto import Point, pareto_front
+
+    points = [
+        Point(config=one.config, throughput=one.metrics.output_tokens_per_s, latency_s=one.metrics.tpot_s.p50)
+        for one in found
+        if one.metrics is not None and not isinstance(one.metrics.tpot_s, Missing)
+    ]
+    return [point.config for point in pareto_front(points)]
+
+
+def _screen(found: list[Any], slo: Any, step_basis: str) -> str:
+    """A column per figure, a row per config; * marks the frontier of throughput against TPOT."""
+    front = {config.key for config in _frontier(found)} if len(found) > 1 else set()
+    source = "the datasheet, not calibrated" if step_basis == "computed" else f"{step_basis} runs"
+    lines = [f"simulated; step time from {source}; brackets: its 90 % interval"]
+    for one in found:
+        name = ", ".join(f"{key}={value}" for key, value in one.config.knobs.items()) or "engine's defaults"
+        lines.append(f"{'* ' if one.config.key in front else '  '}{name}")
+        if one.refused:
+            lines.append(f"    {one.refused}")
+            continue
+        for figure in _SHOWN:
+            if figure in one.intervals:
+                lines.append(f"    {_figure(figure, one)}")
+        if one.holds is not None:
+            sure = "" if one.surely else ", but not at both ends of the interval"
+            lines.append(f"    the promise {'holds' if one.holds else 'does not hold'}{sure}")
+        lines += [f"    {note}" for note in one.notes]
+    if front:
+        lines.append("* no other config of the sweep has both more output tokens/s and a lower median TPOT")
+    return "\n".join(lines)
+
+
+def _figure(name: str, one: Any) -> str:
+    from powerband.simulate.what_if import figures_of
+
+    value, interval = figures_of(one.metrics)[name], one.intervals[name]
+    if name.endswith("_per_s") or name == "attainment":
+        return f"{name:<20} {value:10.4g}    [{interval.low:.4g}, {interval.high:.4g}]"
+    return f"{name.removesuffix('_s'):<20} {value * 1e3:10.4g} ms [{interval.low * 1e3:.4g}, {interval.high * 1e3:.4g}]"

@@ -1,0 +1,88 @@
+"""One question answered without an engine: this config, this traffic, what would come of it."""
+
+import math
+
+import msgspec
+
+from powerband.records.config import EngineConfig
+from powerband.records.metrics import Distribution, Metrics
+from powerband.records.slo import Slo
+from powerband.records.value import Basis, Interval, Record
+from powerband.records.workload import Workload
+from powerband.simulate.figures import simulate_figures
+from powerband.simulate.loop import simulate
+from powerband.simulate.predict import NORMAL_90, step_spread
+from powerband.simulate.scheduler import limits_of
+from powerband.simulate.step_time import StepTime
+
+
+class WhatIf(Record):
+    """Expected metrics, with the 90 % interval of each that the step time's uncertainty gives.
+
+    ``holds``: whether the promise is kept, None without one. ``surely`` is False where one end of the interval says
+    otherwise. ``step_basis``: ``computed`` from the datasheet or ``measured`` by calibrating runs.
+    """
+
+    config: EngineConfig
+    basis: Basis = "simulated"
+    step_basis: Basis = "computed"
+    metrics: Metrics | None = None
+    intervals: dict[str, Interval] = msgspec.field(default_factory=dict)
+    holds: bool | None = None
+    surely: bool | None = None
+    refused: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def what_if(
+    config: EngineConfig,
+    workload: Workload,
+    step_time: StepTime,
+    *,
+    kv_tokens: int | None = None,
+    slo: Slo | None = None,
+    deadline_s: float | None = None,
+) -> WhatIf:
+    """Simulate ``config`` on ``workload`` three times: as expected, and at both ends of the step time's interval."""
+    step = step_time.at(config)
+    limits = limits_of(config, kv_tokens)
+    ratio = math.exp(
+        NORMAL_90 * step_spread(step, simulate_figures(workload, step, limits, deadline_s=deadline_s), limits)
+    )
+    runs = [
+        simulate(config, workload, step.scaled(factor), limits, deadline_s=deadline_s)
+        for factor in (1.0, 1 / ratio, ratio)
+    ]
+    middle, fast, slow = (run.metrics(slo) for run in runs)
+    kept = None if slo is None else [(metrics.attainment or 0.0) >= slo.attainment for metrics in (middle, fast, slow)]
+    return WhatIf(
+        config=config,
+        step_basis=step.basis,
+        metrics=middle,
+        intervals=_intervals(middle, fast, slow),
+        holds=None if kept is None else kept[0],
+        surely=None if kept is None else len(set(kept)) == 1,
+        notes=runs[0].notes,
+    )
+
+
+def figures_of(metrics: Metrics) -> dict[str, float]:
+    """The figures that get an interval, by name; those that are missing are left out."""
+    figures = {"output_tokens_per_s": metrics.output_tokens_per_s, "request_rate_per_s": metrics.request_rate_per_s}
+    if metrics.goodput_per_s is not None and metrics.attainment is not None:
+        figures |= {"goodput_per_s": metrics.goodput_per_s, "attainment": metrics.attainment}
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        found = getattr(metrics, name)
+        if isinstance(found, Distribution):
+            stem = name.removesuffix("_s")
+            figures |= {f"{stem}_p50_s": found.p50, f"{stem}_p99_s": found.p99}
+    return figures
+
+
+def _intervals(middle: Metrics, fast: Metrics, slow: Metrics) -> dict[str, Interval]:
+    others = (figures_of(fast), figures_of(slow))
+    intervals = {}
+    for name, value in figures_of(middle).items():
+        ends = [value, *(other[name] for other in others if name in other)]
+        intervals[name] = Interval(low=min(ends), high=max(ends))
+    return intervals

@@ -4,6 +4,7 @@ import re
 import tomllib
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 
@@ -70,3 +71,11 @@ def vllm_release(version: str, *, second_runner: bool) -> VllmRelease:
     candidates = [release for release in fitting if parse_version(release.since) == newest]
     runner = "v2" if second_runner and any(c.runner == "v2" for c in candidates) else candidates[0].runner
     return next(release for release in candidates if release.runner == runner)
+
+
+@cache
+def engine_constants(engine: str) -> dict[str, Any]:
+    """The table of one of the other engines, from account/data/engines.toml."""
+    text = files("powerband.account").joinpath("data", "engines.toml").read_text(encoding="utf-8")
+    table: dict[str, Any] = tomllib.loads(text)[engine.replace("-", "_")]
+    return table

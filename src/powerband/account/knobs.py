@@ -1,4 +1,4 @@
-"""Engine settings that bear on memory, in each engine's own spelling, for engines that powerband cannot start itself."""
+"""Engine settings that bear on memory, in each engine's own spelling."""
 
 from powerband.records.config import Knob
 

@@ -117,7 +117,7 @@ def prepare(request: CaseRequest) -> Case:
         model=model,
         device=device,
         workload=_workload(request, _factor(request.scale_rate), request.requests or _PREVIEW_REQUESTS),
-        slo=parse_slo(request.slo) if request.slo else None,
+        slo=parse_slo(request.slo) if request.slo is not None else None,
         fixed=parse_settings(list(request.settings), engine.knobs()),
     )
     return case if request.scale_rate == "auto" else within_window(case, _factor(request.scale_rate))

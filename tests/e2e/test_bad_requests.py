@@ -66,7 +66,8 @@ def test_a_knob_out_of_range_says_the_range(tmp_path: Path, trace: Path) -> None
 
 
 def test_an_unknown_device_lists_near_names(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
+    shape = '"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128'
+    (tmp_path / "config.json").write_text(f'{{"model_type": "llama", "vocab_size": 100, {shape}}}')
     assert "rtx4090" in refused(tmp_path, "account", str(tmp_path), "--device", "rtx409")
 
 

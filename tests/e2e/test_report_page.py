@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support import sample_report as sample
-from tests.support.chromium import Chromium, find_chromium
 
 from powerband.report.page import render_page
+from tests.support import sample_report as sample
+from tests.support.chromium import Chromium, find_chromium
 
 # Labels of the same figure that cover each other; each pair must lie in the same drawing and be visible.
 OVERLAPS = """

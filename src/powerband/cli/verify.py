@@ -66,7 +66,7 @@ def _stored(args: argparse.Namespace) -> Verdict:
     workloads = {msgspec.json.encode(run.workload.requests) for run in (*before, *after)}
     if len(workloads) > 1:
         raise RequestError("the runs did not serve the same workload", hint="compare runs of one session")
-    slo = parse_slo(args.slo) if args.slo else None
+    slo = parse_slo(args.slo) if args.slo is not None else None
     quality = quality_of(before[0].config, after[0].config)
     return compare(before, after, slo=slo, minimum_effect=args.minimum_effect, quality=quality)
 

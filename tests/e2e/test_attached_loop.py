@@ -1,0 +1,53 @@
+"""A loop on a server that runs already: it names the planted cause, changes nothing, and leaves the server running."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.sessions import run
+
+
+@contextmanager
+def fake_server(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1], process
+    finally:
+        process.terminate()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+# The rates put each server well beyond what the planted limit allows, and well within what it would do without it.
+PLANTED = {
+    "no_batching": (["--slots", "1"], "in=50,out=20,arrivals=poisson(8/s)"),
+    "queueing": (["--slots", "3", "--step-ms", "20"], "in=50,out=20,arrivals=poisson(12/s)"),
+    "tokenizer_bound": (["--slots", "32", "--tokenizer-ms", "120"], "in=50,out=10,arrivals=poisson(9/s)"),
+    "kv_pressure": (["--slots", "32", "--kv-tokens", "260"], "in=50,out=30,arrivals=poisson(12/s)"),
+    "idle_no_work": (["--slots", "8"], "in=20,out=4,arrivals=constant(1/s)"),
+}
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_the_planted_cause_is_named(tmp_path: Path, cause: str) -> None:
+    options, traffic = PLANTED[cause]
+    with fake_server(*options) as (url, process):
+        argv = ["loop", url, "--traffic", traffic, "--slo", "ttft=1s,tpot=200ms", "--window", "8s", "--json"]
+        done = run(*argv, cwd=tmp_path)
+        assert process.poll() is None, "the attached server was stopped"
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["locate"]["verdict"] == cause, json.dumps(document["locate"], indent=1)
+    assert document["rounds"] == []
+    assert "cannot be changed" in document["tune"]["stopped_because"]

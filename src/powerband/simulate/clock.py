@@ -21,6 +21,7 @@ class Clock:
         "_prefill",
         "_sampled",
         "_sequence",
+        "_single",
         "_sliding",
         "_state",
         "_ubatch",
@@ -48,6 +49,7 @@ class Clock:
         self._per_step = communication * t.collective_s
         self._per_token = communication * t.collective_token_s
         self._hidden = 1.0 - t.overlap
+        self._single = t.single_ratio
         self._ubatch = t.ubatch_tokens
         self.request_s = step.request_s
 
@@ -59,6 +61,9 @@ class Clock:
         if self._experts:
             weights += passes * self._experts * (1.0 - self._idle_share**tokens)
         compute = sequences * self._decode + prefill * self._prefill + prompts * self._sampled
+        if tokens == 1:
+            weights *= self._single
+            compute *= self._single
         core = weights + self._hidden * compute if weights >= compute else compute + self._hidden * weights
         sliding = min(context, sequences * self._window) * self._sliding
         return (

@@ -4,6 +4,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.value import Record
+from powerband.simulate.work import compute_work, matmul_flops_per_s
 
 # Bytes of one stored value, block scales included (ggml block layouts: 32 values plus scales).
 DTYPE_BYTES = {
@@ -85,6 +86,7 @@ class Terms(Record):
     decode_token_s: float
     prefill_token_s: float
     sampled_s: float  # output head and sampling, per sequence that samples
+    single_ratio: float  # weights and arithmetic of a step of a single token, over those of one in a larger step
     sequence_s: float
     context_token_s: float  # per token of context in full-attention layers
     sliding_token_s: float  # the same in sliding layers, for at most ``window_tokens`` a sequence
@@ -107,6 +109,7 @@ UNKNOWN_TERMS = Terms(
     decode_token_s=3e-4,
     prefill_token_s=3e-4,
     sampled_s=0.0,
+    single_ratio=1.0,
     sequence_s=1e-4,
     context_token_s=1e-7,
     sliding_token_s=0.0,
@@ -124,34 +127,34 @@ UNKNOWN_TERMS = Terms(
 def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> Terms:
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 
-    Knobs that change a term: ``tensor_parallel_size``, ``n_threads`` (CPU), the KV cache types, ``n_ubatch``,
+    Knobs that change a term: ``tensor_parallel_size``, the threads of a CPU, the KV cache types, ``n_ubatch``,
     ``enforce_eager``. Every other knob is unknown here and leaves the terms as they are.
     """
     eff = CPU if device.kind == "cpu" else GPU
     tp = max(1, int(config.knobs.get("tensor_parallel_size", 1)))
-    speed = _thread_share(device, config)
-    bandwidth = device.bandwidth_bytes_per_s * eff.bandwidth * speed
-    flops = peak_flops_per_s(model, device) * eff.compute * speed
-    body, head = _parameters_used(model)
-    dense_bytes, expert_bytes = _weight_bytes(model, body + head)
-    full, sliding, window, state = _kv_bytes(model, kv_value_bytes(config, device), tp)
-    token_s = 2 * body / flops / tp
+    single, several = thread_shares(device, config)
+    bandwidth = device.bandwidth_bytes_per_s * eff.bandwidth * several
+    compute = eff.compute * several
+    work = compute_work(model, device, tp)
+    full, sliding, window, state = _kv_bytes(model, kv_value_bytes(config), tp)
+    attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
     launched = EAGER_LAYER_S if config.knobs.get("enforce_eager") is True and device.kind != "cpu" else eff.layer_s
     return Terms(
         overhead_s=eff.step_s + layers * launched,
-        weight_s=dense_bytes / bandwidth / tp,
-        expert_s=expert_bytes / bandwidth / tp,
+        weight_s=work.dense_bytes / bandwidth,
+        expert_s=work.expert_bytes / bandwidth,
         expert_share=model.experts_per_token / model.experts if model.experts else 1.0,
-        decode_token_s=token_s,
-        prefill_token_s=token_s,
-        sampled_s=2 * head / flops / tp + model.vocab * eff.sampled_logit_s,
+        decode_token_s=work.token_s / compute,
+        prefill_token_s=work.token_s / compute,
+        sampled_s=work.head_s / compute + model.vocab * eff.sampled_logit_s,
+        single_ratio=several / single,
         sequence_s=eff.sequence_s,
         context_token_s=full / bandwidth,
         sliding_token_s=sliding / bandwidth,
         window_tokens=window,
         state_s=state / bandwidth,
-        pair_s=_pair_flops(model) / (flops / eff.compute * eff.attention) / tp,
+        pair_s=_pair_flops(model) / attention / tp,
         collective_s=0.0 if tp == 1 else 2 * layers * ALL_REDUCE_LATENCY_S,
         collective_token_s=0.0 if tp == 1 else _all_reduce_bytes(model, tp) / _link(device),
         request_s=eff.request_s,
@@ -160,17 +163,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     )
 
 
-def peak_flops_per_s(model: ModelSpec, device: DeviceSpec) -> float:
-    """Dense peak at the dtype the matrices are multiplied in; weight-only quantisation computes in 16 bit."""
-    known = device.flops_per_s
-    wide = {"fp8": ("fp8", "int8"), "int8": ("int8", "fp8"), "nvfp4": ("fp4", "nvfp4", "fp8")}
-    for dtype in (*wide.get(model.weight_dtype, ()), model.compute_dtype, "bf16", "fp16", "f16", "fp32"):
-        if dtype in known:
-            return known[dtype]
-    return max(known.values(), default=1e12)
-
-
-def kv_value_bytes(config: EngineConfig, device: DeviceSpec) -> float:
+def kv_value_bytes(config: EngineConfig) -> float:
     """Mean bytes of one cached value over K and V."""
     knobs = config.knobs
     if config.engine == "llamacpp":
@@ -179,42 +172,21 @@ def kv_value_bytes(config: EngineConfig, device: DeviceSpec) -> float:
     return DTYPE_BYTES.get(str(knobs.get("kv_cache_dtype", "auto")), 2.0)
 
 
-def _thread_share(device: DeviceSpec, config: EngineConfig) -> float:
+def thread_shares(device: DeviceSpec, config: EngineConfig) -> tuple[float, float]:
+    """Share of a CPU that computes a step of one token, and a step of more; 1 and 1 on a card.
+
+    llama.cpp takes ``n_threads`` for a single token and ``n_threads_batch`` for everything else, a batched decode step
+    included (llama-context.cpp, graph_compute).
+    """
     if device.kind != "cpu" or not device.cores:
-        return 1.0
-    threads = int(config.knobs.get("n_threads", 0) or 0)
-    if threads <= 0:
-        return 1.0
-    return threads / device.cores if threads <= device.cores else 1 / OVERSUBSCRIBED
+        return 1.0, 1.0
+    threads = int(config.knobs.get("n_threads", 0) or 0) or device.cores
+    batch = int(config.knobs.get("n_threads_batch", 0) or 0) or threads
+    return _share(threads, device.cores), _share(batch, device.cores)
 
 
-def _parameters_used(model: ModelSpec) -> tuple[float, float]:
-    """Active parameters multiplied for every token, and those of the output head (sampled tokens only)."""
-    head = float(model.hidden * model.vocab)
-    embeddings = head * _embedding_tables(model)
-    return max(model.active_parameters - embeddings, 0.2 * model.active_parameters), head
-
-
-def _embedding_tables(model: ModelSpec) -> int:
-    """1 where input embedding and head are shared, else 2; guessed from the parameters the layers leave over."""
-    attention = sum(
-        group.count * model.hidden * group.head_dim * 2 * (model.heads + group.kv_heads)
-        for group in model.layers
-        if group.kind in ("attention", "sliding")
-    )
-    rest = model.parameters - attention - model.n_layers * 3 * model.hidden * model.intermediate
-    table = model.hidden * model.vocab
-    return 2 if not model.experts and table and rest > 1.5 * table else 1
-
-
-def _weight_bytes(model: ModelSpec, used: float) -> tuple[float, float]:
-    """Bytes read by every pass and bytes of all experts; an embedding table that is only looked up is left out."""
-    per_parameter = model.weight_bytes / model.parameters
-    if not model.experts:
-        return per_parameter * min(used, model.parameters), 0.0
-    idle_share = 1 - model.experts_per_token / model.experts
-    experts = (model.parameters - model.active_parameters) / idle_share if idle_share > 0 else 0.0
-    return per_parameter * max(model.parameters - experts, 0.0), per_parameter * experts
+def _share(threads: int, cores: int) -> float:
+    return threads / cores if threads <= cores else 1 / OVERSUBSCRIBED
 
 
 def _kv_bytes(model: ModelSpec, value_bytes: float, tp: int) -> tuple[float, float, int, float]:
@@ -223,11 +195,11 @@ def _kv_bytes(model: ModelSpec, value_bytes: float, tp: int) -> tuple[float, flo
     window = 0
     for group in model.layers:
         heads = max(group.kv_heads / tp, 1.0) if group.kv_heads else 0.0
-        values = heads * (group.head_dim + (group.v_head_dim or group.head_dim))
+        values = heads * (group.head_dim + (group.v_head_dim or group.head_dim)) / group.compression
         if group.kind == "attention":
             full += group.count * values * value_bytes
         elif group.kind == "mla":
-            full += group.count * group.latent_dim * value_bytes
+            full += group.count * (group.latent_dim / group.compression * value_bytes + group.index_bytes_per_token)
         elif group.kind == "sliding":
             sliding += group.count * values * value_bytes
             window = max(window, group.window_tokens)

@@ -91,6 +91,8 @@ class StepTime(Record):
         prefill = prefill_tokens * t.prefill_token_s + max(sampled - sequences, 0) * t.sampled_s
         hidden = 1 - t.overlap
         f = self.factors
+        if tokens == 1:
+            weights, decode, prefill = (x * t.single_ratio for x in (weights, decode, prefill))
         if f[1] * weights >= f[2] * decode + f[3] * prefill:
             decode, prefill = decode * hidden, prefill * hidden
         else:

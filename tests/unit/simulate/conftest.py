@@ -23,7 +23,14 @@ def step_of(config: EngineConfig) -> Callable[..., StepTime]:
 
     def build(**terms: float) -> StepTime:
         zero = dict.fromkeys(Terms.__struct_fields__, 0.0)
-        values = {**zero, "expert_share": 1.0, "window_tokens": 0, "ubatch_tokens": 1 << 30, **terms}
+        values = {
+            **zero,
+            "expert_share": 1.0,
+            "window_tokens": 0,
+            "ubatch_tokens": 1 << 30,
+            "single_ratio": 1.0,
+            **terms,
+        }
         size = len(FACTORS)
         return StepTime(
             model=ModelSpec(

@@ -59,6 +59,9 @@ def test_kv_dtype_scales_the_context_term(llama_8b: ModelSpec, h100: DeviceSpec)
 def test_threads_share_a_cpu_and_collapse_beyond_its_cores(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
     cpu = cpu_of(h100)
     all_cores = compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=4))
+    mixed = compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=2, n_threads_batch=4))
+    assert (all_cores.single_ratio, mixed.single_ratio) == (1.0, 2.0)  # n_threads is for steps of one token only
+    assert mixed.weight_s == all_cores.weight_s
     assert compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=1)).weight_s == pytest.approx(4 * all_cores.weight_s)
     assert compute_terms(llama_8b, cpu, LLAMACPP.replace(n_threads=8)).weight_s > 5 * all_cores.weight_s
     assert all_cores.weight_s > 15e9 / (20e9 * CPU.bandwidth)

@@ -20,7 +20,7 @@ from powerband.load.tokens import find_tokens
 from powerband.records.errors import RequestError
 from powerband.records.metrics import tpot_s, ttft_s
 from powerband.records.request import RequestTrace
-from powerband.records.units import NS_PER_S, ns_to_s, s_to_ns
+from powerband.records.units import ns_to_s, s_to_ns
 from powerband.records.workload import Workload
 
 _PROGRESS_S = 1.0
@@ -57,11 +57,13 @@ def run_load(
         return await run.execute(source.note)
 
     gc.collect()
-    gc.freeze()  # what is there before the run is not walked during it
+    gc.freeze()
+    gc.disable()  # a collection stops the clock for tens of ms; what a request leaves behind holds no cycle
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(go())
     finally:
+        gc.enable()
         gc.unfreeze()
 
 
@@ -106,7 +108,7 @@ class _LoadRun:
         watch = LoopWatch(self._loop)
         stopped: StoppedBecause = "done"
         reporter = asyncio.create_task(self._report()) if self._progress else None
-        feeder = asyncio.create_task(self._feed())
+        self._timer = self._loop.call_later(ns_to_s(self._start_ns - time.monotonic_ns()), self._begin_all)
         try:
             left_s = ns_to_s(self._end_ns - time.monotonic_ns())
             await asyncio.wait_for(self._finished.wait(), max(0.0, left_s))
@@ -116,9 +118,9 @@ class _LoadRun:
             stopped = "interrupted"
         cpu_ratio = watch.stop()
         end_ns = time.monotonic_ns()
-        for task in (feeder, reporter):
-            if task is not None:
-                task.cancel()
+        self._timer.cancel()
+        if reporter is not None:
+            reporter.cancel()
         self._client.close()
         self._drop_rest(end_ns)
         traces = tuple(self._traces[index] for index in sorted(self._traces))
@@ -129,19 +131,27 @@ class _LoadRun:
 
     # who goes when
 
-    async def _feed(self) -> None:
-        requests = self._workload.requests
-        if self._workload.concurrency is not None:
-            await _sleep_until(self._start_ns)
-            for _ in range(min(self._workload.concurrency, len(requests))):
-                self._start_next()
+    def _begin_all(self) -> None:
+        """The first instant has come: a closed loop fills its places, an open one goes by its schedule."""
+        if self._workload.concurrency is None:
+            self._send_due()
             return
-        for index, request in enumerate(requests):
-            due_ns = self._start_ns + request.offset_ns
+        for _ in range(min(self._workload.concurrency, len(self._workload.requests))):
+            self._start_next()
+
+    def _send_due(self) -> None:
+        """Open loop: begin all that is due, and come back when the next one is."""
+        requests = self._workload.requests
+        while self._next < len(requests):
+            index = self._next
+            due_ns = self._start_ns + requests[index].offset_ns
             if due_ns > self._end_ns:
                 return
-            if due_ns > time.monotonic_ns():
-                await _sleep_until(due_ns)
+            now_ns = time.monotonic_ns()
+            if due_ns > now_ns:
+                self._timer = self._loop.call_at(self._loop.time() + ns_to_s(due_ns - now_ns), self._send_due)
+                return
+            self._next += 1
             self._sched_ns[index] = due_ns
             if index not in self._turns.waits or self._turns.waits[index] in self._traces:
                 self._begin(index)
@@ -295,9 +305,3 @@ class _TurnOrder:
 def _median(values: list[float | None]) -> float | None:
     known = sorted(value for value in values if value is not None)
     return known[len(known) // 2] if known else None
-
-
-async def _sleep_until(t_ns: int) -> None:
-    left_ns = t_ns - time.monotonic_ns()
-    if left_ns > 0:
-        await asyncio.sleep(left_ns / NS_PER_S)

@@ -47,9 +47,8 @@ def _capacity_rows(ledger: MemoryLedger) -> list[str]:
     if cap.users_at_traffic is not None:
         interval = cap.users_interval
         between = f" ({interval.low:.0f} to {interval.high:.0f})" if interval else ""
-        rows.append(
-            f"  users   {cap.users_at_traffic:.0f}{between}, until the cache runs out in 1 moment of 100 ({cap.traffic[:44]})"
-        )
+        users = f"{cap.users_at_traffic:.0f}{between}"
+        rows.append(f"  users   {users}, until the cache runs out 1 moment in 100 ({cap.traffic[:40]})")
         rows.append(f"          {cap.users_at_double_length:.0f} where every length doubles")
     if cap.safe_prompt_tokens:
         rows.append(f"  prompt  at most {cap.safe_prompt_tokens:,} tokens alone beside a mean answer")

@@ -99,28 +99,60 @@ def _read_driver() -> DeviceSpec | None:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         title = pynvml.nvmlDeviceGetName(handle)
-        total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        usable = _usable_bytes(pynvml, handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     except pynvml.NVMLError as error:
         raise MachineError(f"the NVIDIA driver does not answer: {error}", hint="does nvidia-smi work?") from None
     finally:
         pynvml.nvmlShutdown()
-    return _match(title if isinstance(title, str) else title.decode(), total, f"{major}.{minor}")
+    return match_card(title if isinstance(title, str) else title.decode(), usable, f"{major}.{minor}")
 
 
-def _match(title: str, total_bytes: int, capability: str) -> DeviceSpec:
-    """The catalogue card that the driver's title names, with the memory the driver reports."""
-    plain = "".join(title.lower().replace("nvidia", "").replace("geforce", "").split())
-    fits = [spec for spec in device_catalogue().values() if spec.name.split("-")[0] in plain]
+def _usable_bytes(pynvml: Any, handle: Any) -> int:
+    """Total less what the driver reserves: what CUDA offers a program. Drivers before 510 do not name the reserve."""
+    try:
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError, TypeError, AttributeError):
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(info.total) - int(info.reserved)
+
+
+def match_card(title: str, usable_bytes: int, capability: str) -> DeviceSpec:
+    """The catalogue card that the driver's ``title`` names, with the memory the driver offers.
+
+    Raises RequestError for a card the catalogue does not have.
+    """
+    plain = "".join(title.lower().replace("nvidia", "").replace("geforce", "").replace("tesla", "").split())
+    fits = [
+        spec for spec in device_catalogue().values() if _stem(spec.name) in plain and _suffix_fits(spec.name, plain)
+    ]
     if not fits:
         raise RequestError(
             f"the driver reports {title!r}, which is not in the catalogue",
             hint="describe it in a TOML file and pass --device FILE.toml",
         )
-    nearest = min(fits, key=lambda spec: abs(spec.memory_bytes - total_bytes))
+    longest = max(len(_stem(spec.name)) for spec in fits)
+    named = [spec for spec in fits if len(_stem(spec.name)) == longest]
+    nearest = min(named, key=lambda spec: (-len(_form_words(spec.name)), abs(spec.memory_bytes - usable_bytes)))
     return msgspec.structs.replace(
-        nearest, compute_capability=capability, source=f"{nearest.source}; card: {title}, named by the driver"
+        nearest,
+        memory_bytes=usable_bytes,
+        compute_capability=capability,
+        source=f"{nearest.source}; card and memory: {title}, as the driver reports",
     )
+
+
+def _stem(name: str) -> str:
+    return name.split("-")[0]
+
+
+def _form_words(name: str) -> list[str]:
+    """Form factors in a catalogue name, such as pcie; sizes are told apart by memory."""
+    return [word for word in name.split("-")[1:] if not word.endswith("gb")]
+
+
+def _suffix_fits(name: str, plain: str) -> bool:
+    return all(word in plain for word in _form_words(name))
 
 
 def _read_host() -> DeviceSpec:

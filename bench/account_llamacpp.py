@@ -50,7 +50,7 @@ params.model.path = sys.argv[1]
 params.verbosity, params.port = 5, 0
 for name, value in knobs.items():
     setattr(params, name, value)
-xllamacpp.Server(params)
+server = xllamacpp.Server(params)  # kept: its destructor waits for a loop that may not have begun
 os._exit(0)
 """
 
@@ -85,7 +85,7 @@ def start_and_read(model: Path, knobs: dict[str, bool | int | float | str]) -> E
         log = Path(folder) / "log"
         with log.open("wb") as handle:
             command = [sys.executable, "-c", CHILD, str(model.resolve()), json.dumps(native)]
-            subprocess.run(command, stdout=handle, stderr=subprocess.STDOUT, timeout=120, check=True)
+            subprocess.run(command, stdout=handle, stderr=subprocess.STDOUT, timeout=60, check=True)
         return read_startup_log(log).report
 
 

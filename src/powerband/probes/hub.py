@@ -99,11 +99,11 @@ def _fetch(url: str, start: int, count: int) -> bytes | None:
             if token and parts.netloc == origin:  # never hand the token to the store a redirect leads to
                 headers["Authorization"] = f"Bearer {token}"
             connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers)
-            answer = connection.getresponse()
-            if answer.status in (301, 302, 303, 307, 308):
-                url = urljoin(url, answer.getheader("Location", ""))
-                continue
-            return _body(answer, url, start, count)
+            with connection.getresponse() as answer:
+                if answer.status in (301, 302, 303, 307, 308):
+                    url = urljoin(url, answer.getheader("Location", ""))
+                    continue
+                return _body(answer, url, start, count)
         finally:
             connection.close()
     raise ValueError("too many redirects")

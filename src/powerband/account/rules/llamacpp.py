@@ -38,18 +38,24 @@ def plan_llamacpp(request: Request) -> Plan:
         dtype_bytes=(key_bytes + value_bytes) / 2,
         slots=True,
     )
+    activation = _compute_buffer(model, knobs, slots)
     weights = exact(model.weight_bytes, "the tensors of the file, mapped", model.basis)
     return Plan(
         memory_bytes=device.memory_bytes,
         ranks=1,
         weights=weights,
-        activation=_compute_buffer(model, knobs, slots),
+        activation=activation,
         non_torch=about(24 * MIB, "the process itself and its tokenizer", floor=16 * MIB, basis="assumed"),
         cuda_graphs=nothing("none on a CPU"),
         pool=pool,
         max_model_len=per_slot,
         max_num_seqs=slots,
-        reported=EngineReport(weights_bytes=weights.bytes, kv_cache_bytes=pool.bytes.bytes, kv_tokens=cells),
+        reported=EngineReport(
+            weights_bytes=weights.bytes,
+            activation_bytes=activation.bytes,
+            kv_cache_bytes=pool.bytes.bytes,
+            kv_tokens=cells,
+        ),
     )
 
 

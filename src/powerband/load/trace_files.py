@@ -95,7 +95,7 @@ def _recognise(first: str, where: Where) -> tuple[str, Callable[[str, TextIO, Wh
         if "conversations" in keys or "messages" in keys:
             return CONVERSATIONS, read_lines
         raise where.refuse(f"has none of the known fields (seen: {', '.join(sorted(keys)[:8])})")
-    columns = [name.strip() for name in next(csv.reader([first]), [])]
+    columns = _header(first, where)
     if set(BURSTGPT) & set(columns) - {"Timestamp"}:
         _need(columns, BURSTGPT, where)
         return "BurstGPT CSV", _burstgpt
@@ -103,6 +103,13 @@ def _recognise(first: str, where: Where) -> tuple[str, Callable[[str, TextIO, Wh
         _need(columns, AZURE, where)
         return "Azure CSV", _azure
     raise where.refuse(f"is no known header: {first.strip()[:80]!r}")
+
+
+def _header(first: str, where: Where) -> list[str]:
+    try:
+        return [name.strip() for name in next(csv.reader([first]), [])]
+    except csv.Error as error:
+        raise where.refuse(f"not CSV: {error}") from None
 
 
 def _need(columns: list[str], wanted: tuple[str, ...], where: Where) -> None:
@@ -113,7 +120,7 @@ def _need(columns: list[str], wanted: tuple[str, ...], where: Where) -> None:
 
 def _table(first: str, file: TextIO, where: Where, wanted: tuple[str, ...]) -> Iterator[list[str]]:
     """The wanted columns of each row, in that order."""
-    header = [name.strip() for name in next(csv.reader([first]))]
+    header = _header(first, where)
     places = [header.index(name) for name in wanted]
     start = where.line
     rows = csv.reader(file)
@@ -153,7 +160,7 @@ def _mooncake(first: str, file: TextIO, where: Where) -> Rows:
         blocks = row.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(b, int) and not isinstance(b, bool) for b in blocks):
             raise where.refuse(f"hash_ids {str(blocks)[:40]} is not a list of whole numbers")
-        tokens = whole_number(row["input_length"], "input_length", where)
+        tokens = whole_number(row.get("input_length"), "input_length", where)
         yield RequestSpec(
             offset_ns=at - origin,
             input_tokens=tokens,

@@ -13,6 +13,7 @@ FORMATS = (
     "accepted: Azure CSV (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT CSV, Mooncake JSONL, ShareGPT-like JSON, "
     "own JSONL (offset_ns, input_tokens, output_tokens), each also as .gz"
 )
+_SHOWN_CHARS = 300  # of what a file holds
 Rows = Iterator[RequestSpec]
 
 
@@ -23,7 +24,7 @@ class Where:
         self.path, self.line = path, 1
 
     def refuse(self, what: str, hint: str = FORMATS) -> RequestError:
-        return RequestError(f"{self.path}, line {self.line}: {what}", hint=hint)
+        return RequestError(f"{self.path}, line {self.line}: {what[:_SHOWN_CHARS]}", hint=hint)
 
 
 def parse_object(line: str, where: Where) -> dict[str, Any]:

@@ -70,42 +70,42 @@ def _spawn(command: list[str], channel: int) -> int:
         os._exit(127)
 
 
-def _reap(engine: int) -> int | None:
-    """Collect every ended child; the engine's exit code when it is among them (negative: the signal)."""
+def _reap(engine: int) -> tuple[int | None, bool]:
+    """Collect every ended child: the engine's exit code when it is among them (negative: the signal), and whether any
+    child is left. Orphans become our children, so none left means that the whole tree is gone.
+    """
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                break
+                return code, True
             if pid == engine:
                 code = os.waitstatus_to_exitcode(status)
-    return code
+    return code, False
 
 
-def _signal_tree(engine: int, number: int) -> bool:
-    """Send to the engine's group and to every descendant; False when nothing lives any more."""
+def _signal_tree(engine: int, number: int) -> None:
+    """Send to the engine's group and to every descendant."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(engine, number)
-    left = descendants(os.getpid())
-    for pid in left:
+    for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-    return bool(left)
 
 
 def _end_tree(engine: int, grace_s: float) -> None:
+    """Return when every process below us has ended and been collected: memory and ports are free then."""
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
         until = time.monotonic() + patience_s
-        alive = _signal_tree(engine, number)
-        while alive and time.monotonic() < until:
+        _signal_tree(engine, number)
+        while _reap(engine)[1]:
+            if time.monotonic() > until:
+                break
             time.sleep(0.01)
-            _reap(engine)
-            alive = bool(descendants(os.getpid()))
-            if alive and number == signal.SIGKILL:
-                _signal_tree(engine, number)  # one that forked meanwhile
-        _reap(engine)
-        if not alive:
+            if number == signal.SIGKILL:
+                _signal_tree(engine, number)  # one that was forked meanwhile
+        else:
             return
 
 
@@ -115,7 +115,7 @@ def _watch(channel: socket.socket, wake: int, engine: int, parent: int, stop: li
         readable, _, _ = select.select([channel.fileno(), wake], [], [], _LOOK_S)
         if wake in readable:
             os.read(wake, 4096)
-        code = _reap(engine)
+        code, _ = _reap(engine)
         if code is not None:
             return code
         if stop or os.getppid() != parent:

@@ -11,11 +11,10 @@ from powerband.records.config import Value
 from powerband.records.run import Contention, Run
 from powerband.simulate.observe import Observed, observe_steps
 from powerband.simulate.scheduler import limits_of
-from powerband.simulate.step_time import FACTORS, PRIOR_RESIDUAL, StepTime
+from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTime
 
 ROW_NOISE = 0.10  # relative spread of one observed window (timer, HTTP, neighbours); Huber bends at 1.5 of it
 EFFECTIVE_ROWS = 40  # windows of one run share its conditions: more of them than this add no certainty
-LEAST_FACTOR = 0.02
 PRIOR_RUNS = 2.0  # the assumed residual weighs as much as this many runs
 
 Array = NDArray[np.float64]
@@ -51,7 +50,7 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         prior,
         factors=tuple(factors.tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
-        residual=_residual(errors, bounds),
+        residual=_residual([row for row, _, _ in rows], errors, bounds),
         basis="measured",
         runs=tuple(run.run_id for run in used),
         seen=_knob_values(used),
@@ -113,13 +112,13 @@ def _row_parts(row: Observed, step: StepTime, budget: int) -> Array:
 
 
 def _non_negative(hessian: Array, target: Array, start: Array) -> Array:
-    """Minimise f'Hf/2 - t'f with every f at least LEAST_FACTOR, by coordinate descent (H is positive definite)."""
-    factors = np.maximum(start, LEAST_FACTOR)
+    """Minimise f'Hf/2 - t'f with every f at its least or above, by coordinate descent (H is positive definite)."""
+    factors = np.maximum(start, LEAST)
     for _ in range(500):
         largest = 0.0
         for i in range(len(factors)):
             best = factors[i] + (target[i] - hessian[i] @ factors) / hessian[i, i]
-            new = max(best, LEAST_FACTOR)
+            new = max(best, LEAST[i])
             largest = max(largest, abs(new - factors[i]))
             factors[i] = new
         if largest < 1e-9:
@@ -127,11 +126,17 @@ def _non_negative(hessian: Array, target: Array, start: Array) -> Array:
     return factors
 
 
-def _residual(errors: Array, bounds: list[int]) -> float:
-    """Spread of the runs' mean errors, with the assumed one as if seen in PRIOR_RUNS runs."""
-    means = [float(np.median(errors[low:high])) for low, high in pairwise(bounds)]
-    total = PRIOR_RUNS * PRIOR_RESIDUAL**2 + sum(mean**2 for mean in means)
-    return float(np.sqrt(total / (PRIOR_RUNS + len(means))))
+def _residual(rows: Sequence[Observed], errors: Array, bounds: list[int]) -> float:
+    """Spread of the runs' whole times about the fit, with the assumed one as if seen in PRIOR_RUNS runs.
+
+    A run's whole time, not its median step: pauses that the fit passes over as outliers still happen to the next run.
+    """
+    seconds = np.array([row.seconds for row in rows])
+    misses = [
+        float(np.dot(errors[low:high], seconds[low:high]) / seconds[low:high].sum()) for low, high in pairwise(bounds)
+    ]
+    total = PRIOR_RUNS * PRIOR_RESIDUAL**2 + sum(miss**2 for miss in misses)
+    return float(np.sqrt(total / (PRIOR_RUNS + len(misses))))
 
 
 def _knob_values(runs: Sequence[Run]) -> dict[str, tuple[Value, ...]]:

@@ -2,7 +2,7 @@
 
 import math
 
-from powerband.simulate.step_time import StepTime
+from powerband.simulate.step_time import FACTORS, StepTime
 
 
 class Clock:
@@ -14,6 +14,7 @@ class Clock:
         "_experts",
         "_hidden",
         "_idle_share",
+        "_leftover",
         "_overhead",
         "_pair",
         "_per_step",
@@ -22,8 +23,10 @@ class Clock:
         "_sampled",
         "_sequence",
         "_single",
+        "_single_s",
         "_sliding",
         "_state",
+        "_tile",
         "_ubatch",
         "_weights",
         "_window",
@@ -32,7 +35,7 @@ class Clock:
 
     def __init__(self, step: StepTime) -> None:
         t = step.terms
-        overhead, weights, decode, prefill, sequence, context, pairs, communication, _ = step.factors
+        overhead, weights, decode, prefill, sequence, context, pairs, communication, single, leftover, _ = step.factors
         self._overhead = overhead * t.overhead_s
         self._weights = weights * t.weight_s
         self._experts = weights * t.expert_s
@@ -50,6 +53,10 @@ class Clock:
         self._per_token = communication * t.collective_token_s
         self._hidden = 1.0 - t.overlap
         self._single = t.single_ratio
+        alone = step.parts(sequences=1, context_tokens=0.0, prefill_tokens=0, pairs=0.0, sampled=1)
+        self._single_s = single * alone[FACTORS.index("single")]
+        self._tile = t.tile_tokens
+        self._leftover = leftover * t.decode_token_s
         self._ubatch = t.ubatch_tokens
         self.request_s = step.request_s
 
@@ -65,6 +72,10 @@ class Clock:
             weights *= self._single
             compute *= self._single
         core = weights + self._hidden * compute if weights >= compute else compute + self._hidden * weights
+        if tokens == sequences == 1:
+            core += self._single_s
+        elif not prefill and self._tile > 1:
+            core += sequences % self._tile * self._leftover
         sliding = min(context, sequences * self._window) * self._sliding
         return (
             self._overhead

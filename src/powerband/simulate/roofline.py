@@ -73,6 +73,9 @@ CPU = Efficiency(
 
 ALL_REDUCE_LATENCY_S = 12e-6  # small-message NCCL all-reduce within a node (assumed)
 EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
+# ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with
+# 1 to 8 slots: 11, 20, 29, 28, 39, 40, 48, 52 ms a step.
+CPU_TILE = 4
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 
 
@@ -87,6 +90,7 @@ class Terms(Record):
     prefill_token_s: float
     sampled_s: float  # output head and sampling, per sequence that samples
     single_ratio: float  # weights and arithmetic of a step of a single token, over those of one in a larger step
+    tile_tokens: int  # a matrix kernel takes this many tokens at once; those left over cost more (1: no such tiles)
     sequence_s: float
     context_token_s: float  # per token of context in full-attention layers
     sliding_token_s: float  # the same in sliding layers, for at most ``window_tokens`` a sequence
@@ -110,6 +114,7 @@ UNKNOWN_TERMS = Terms(
     prefill_token_s=3e-4,
     sampled_s=0.0,
     single_ratio=1.0,
+    tile_tokens=1,
     sequence_s=1e-4,
     context_token_s=1e-7,
     sliding_token_s=0.0,
@@ -149,6 +154,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         prefill_token_s=work.token_s / compute,
         sampled_s=work.head_s / compute + model.vocab * eff.sampled_logit_s,
         single_ratio=several / single,
+        tile_tokens=CPU_TILE if device.kind == "cpu" and config.engine == "llamacpp" else 1,
         sequence_s=eff.sequence_s,
         context_token_s=full / bandwidth,
         sliding_token_s=sliding / bandwidth,

@@ -20,16 +20,22 @@ FACTORS = (
     "context",
     "pairs",
     "communication",
+    "single",
+    "leftover",
     "request",
 )
+# Before calibration. ``single`` and ``leftover`` are what a step of one token, and tokens beyond whole tiles, cost on
+# top of the rest, as a share of the datasheet's arithmetic and weights for them; the former may be below 0.
+PRIOR_MEAN = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.4, 1.0)
+LEAST = (0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02)
 
 # How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
 # to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
 PRIOR_COMMON = {"gpu": 0.10, "cpu": 0.60, "unknown": 1.0}
-PRIOR_OWN = {
-    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 2.0),
-    "gpu": (0.5, 0.12, 0.20, 0.20, 0.6, 0.3, 0.4, 0.5, 0.8),
-    "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.8),
+PRIOR_OWN = {  # in the order of FACTORS
+    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.5, 2.0),
+    "gpu": (0.5, 0.12, 0.20, 0.20, 0.6, 0.3, 0.4, 0.5, 0.05, 0.05, 0.8),
+    "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.4, 0.4, 0.8),
 }
 PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
 UNSEEN_KNOB = 0.06  # more spread for each knob value that no calibrating run had
@@ -51,8 +57,9 @@ SCHEDULER_KNOBS = frozenset(
 class StepTime(Record):
     """Seconds of a step: datasheet terms of one config, each times a factor with its covariance.
 
-    ``factors`` are 1 and ``basis`` is ``computed`` until runs calibrate them (then ``measured``); ``residual`` is the
-    relative error of a run's mean step that remains. ``at`` carries the factors over to another config.
+    ``factors`` are those of PRIOR_MEAN and ``basis`` is ``computed`` until runs calibrate them (then ``measured``).
+    ``residual`` is the relative error of a run's mean step that remains. ``at`` carries the factors over to another
+    config.
     """
 
     model: ModelSpec | None
@@ -97,6 +104,7 @@ class StepTime(Record):
             decode, prefill = decode * hidden, prefill * hidden
         else:
             weights *= hidden
+        left = sequences % t.tile_tokens if not prefill_tokens else 0
         sliding = min(context_tokens, sequences * t.window_tokens) * t.sliding_token_s
         return (
             t.overhead_s if tokens else 0.0,
@@ -106,7 +114,9 @@ class StepTime(Record):
             sampled * t.sequence_s,
             context_tokens * t.context_token_s + sliding + sequences * t.state_s,
             pairs * t.pair_s,
-            t.collective_s + tokens * t.collective_token_s,
+            t.collective_s + tokens * t.collective_token_s if tokens else 0.0,
+            weights + decode if tokens == sequences == 1 else 0.0,
+            left * t.decode_token_s,
             0.0,
         )
 
@@ -161,7 +171,7 @@ def predict_from_datasheet(model: ModelSpec | None, device: DeviceSpec | None, c
         device=device,
         config=config,
         terms=_terms(model, device, config),
-        factors=(1.0,) * len(FACTORS),
+        factors=PRIOR_MEAN,
         covariance=prior_covariance(kind),
         residual=PRIOR_RESIDUAL,
         basis="assumed" if kind == "unknown" else "computed",
@@ -173,11 +183,11 @@ def _terms(model: ModelSpec | None, device: DeviceSpec | None, config: EngineCon
 
 
 def prior_covariance(kind: str) -> tuple[tuple[float, ...], ...]:
-    """Covariance of the factors before calibration: a part that all share, and each term's own."""
+    """Covariance of the factors before calibration: a part that all share (by their means), and each term's own."""
     common, own = PRIOR_COMMON[kind] ** 2, PRIOR_OWN[kind]
     return tuple(
-        tuple(common + (own[row] ** 2 if row == column else 0.0) for column in range(len(own)))
-        for row in range(len(own))
+        tuple(common * mean * other + (spread**2 if row == column else 0.0) for column, other in enumerate(PRIOR_MEAN))
+        for row, (mean, spread) in enumerate(zip(PRIOR_MEAN, own, strict=True))
     )
 
 

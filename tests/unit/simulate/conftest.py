@@ -9,7 +9,7 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.model import LayerGroup, ModelSpec
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.roofline import Terms
-from powerband.simulate.step_time import FACTORS, StepTime
+from powerband.simulate.step_time import FACTORS, PRIOR_MEAN, StepTime
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,7 @@ def step_of(config: EngineConfig) -> Callable[..., StepTime]:
             "window_tokens": 0,
             "ubatch_tokens": 1 << 30,
             "single_ratio": 1.0,
+            "tile_tokens": 1,
             **terms,
         }
         size = len(FACTORS)
@@ -58,7 +59,7 @@ def step_of(config: EngineConfig) -> Callable[..., StepTime]:
             ),
             config=config,
             terms=Terms(**values),  # type: ignore[arg-type]
-            factors=(1.0,) * size,
+            factors=PRIOR_MEAN,
             covariance=((0.0,) * size,) * size,
             residual=0.0,
             basis="computed",

@@ -15,10 +15,10 @@ from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.loop import simulate
 from powerband.simulate.scheduler import limits_of
-from powerband.simulate.step_time import FACTORS, StepTime, predict_from_datasheet
+from powerband.simulate.step_time import LEAST, PRIOR_MEAN, StepTime, predict_from_datasheet
 
 VLLM = EngineConfig(engine="vllm", model="llama", knobs={"max_num_batched_tokens": 8192})
-PLANTED = (2.0, 1.2, 1.3, 0.8, 1.5, 1.4, 1.2, 1.0, 2.0)
+PLANTED = (2.0, 1.2, 1.3, 0.8, 1.5, 1.4, 1.2, 1.0, 0.05, 0.4, 2.0)
 
 
 def traffic(seed: int, count: int, rate_per_s: float) -> Workload:
@@ -77,7 +77,7 @@ def test_one_naive_run_fixes_the_lone_sequence(prior: StepTime, truth: StepTime)
 def test_a_batched_run_fixes_the_batch(prior: StepTime, truth: StepTime) -> None:
     runs = [run_with(truth, 1, traffic(1, 30, 1.0), noise=0.3), run_with(truth, 32, traffic(2, 200, 6.0), noise=0.3)]
     fitted = fit_step_time(runs, prior)
-    for sequences in (1, 4, 16, 48):
+    for sequences in (1, 4, 16, 30):
         assert step_error(fitted, truth, sequences) < 0.03
     assert fitted.runs == tuple(run.run_id for run in runs)
 
@@ -122,7 +122,7 @@ def test_intervals_hold_as_often_as_they_claim(prior: StepTime) -> None:
     covariance = np.array(prior.covariance)
     held: list[bool] = []
     for case in range(60):
-        factors = np.maximum(draw.multivariate_normal(np.ones(len(FACTORS)), covariance), 0.05)
+        factors = np.maximum(draw.multivariate_normal(PRIOR_MEAN, covariance), LEAST)
         truth = msgspec.structs.replace(prior, factors=tuple(factors.tolist()))
         naive = run_with(truth, 1, traffic(case, 12, 0.5), noise=0.3, seed=case)
         fitted = msgspec.structs.replace(fit_step_time([naive], prior), residual=0.0)

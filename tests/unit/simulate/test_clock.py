@@ -42,21 +42,30 @@ CARD = DeviceSpec(
     link_bytes_per_s=4e11,
 )
 
+HOST = msgspec.structs.replace(CARD, name="host", kind="cpu", cores=4)
+
 
 @given(
     sequences=st.integers(0, 300),
     context=st.integers(0, 4000),
     prefill=st.integers(0, 8192),
     tp=st.sampled_from([1, 4]),
-    factors=st.tuples(*[st.floats(0.3, 3.0)] * 9),
+    factors=st.tuples(*[st.floats(0.3, 3.0)] * 8, st.floats(-0.5, 0.5), st.floats(0, 1), st.floats(0.3, 3.0)),
+    engine=st.sampled_from([("vllm", CARD), ("llamacpp", HOST)]),
 )
 def test_clock_equals_step_time(
-    sequences: int, context: int, prefill: int, tp: int, factors: tuple[float, ...]
+    sequences: int,
+    context: int,
+    prefill: int,
+    tp: int,
+    factors: tuple[float, ...],
+    engine: tuple[str, DeviceSpec],
 ) -> None:
     if not sequences + prefill:
         return
-    config = EngineConfig(engine="vllm", model="mixed", knobs={"tensor_parallel_size": tp})
-    step = msgspec.structs.replace(predict_from_datasheet(MIXED, CARD, config), factors=factors)
+    name, device = engine
+    config = EngineConfig(engine=name, model="mixed", knobs={"tensor_parallel_size": tp, "n_threads": 2})
+    step = msgspec.structs.replace(predict_from_datasheet(MIXED, device, config), factors=factors)
     readable = step.seconds(sequences=sequences, context_tokens=sequences * context, prefill_tokens=prefill)
     pairs = prefill * (prefill + 1) / 2
     folded = Clock(step).mixed_s(sequences, sequences * context, prefill, pairs, 1 if prefill else 0)

@@ -67,7 +67,7 @@ def test_interval_holds_the_middle_and_narrows_with_certainty(prior: StepTime) -
     sure = StepTime(
         **{
             **{name: getattr(prior, name) for name in prior.__struct_fields__},
-            "covariance": ((0.0,) * 9,) * 9,
+            "covariance": ((0.0,) * 11,) * 11,
             "residual": 0.01,
         }
     )

@@ -1,0 +1,97 @@
+"""powerband simulate from the command line: the document, the sweep, the answer as exit code, and bad requests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerband.cli import main
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+TRAFFIC = "in=300,out=40,arrivals=constant(20/s)"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path)
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def ask(model: str, *more: str) -> int:
+    return main(
+        ["simulate", model, "--engine", "vllm", "--device", "h100", "--traffic", TRAFFIC, "--requests", "60", *more]
+    )
+
+
+def test_document_has_metrics_intervals_and_their_basis(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(model, "--set", "max_num_seqs=64", "--slo", "ttft=1s,tpot=50ms", "--json") == 0
+    found = document(capsys)
+    assert found["basis"] == "simulated"
+    assert found["step_basis"] == "computed"
+    assert found["config"] == {"max_num_seqs": 64}
+    assert found["metrics"]["completed"] == 60
+    assert found["holds"] is True
+    low, high = (found["intervals"]["tpot_p50_s"][end] for end in ("low", "high"))
+    assert low < found["metrics"]["tpot_s"]["p50"] < high
+
+
+def test_a_promise_that_does_not_hold_is_exit_code_1(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(model, "--slo", "ttft=1ms,tpot=1ms", "--json") == 1
+    assert document(capsys)["holds"] is False
+
+
+def test_sweep_marks_the_frontier(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(model, "--sweep", "max_num_seqs=1,8,64", "--json") == 0
+    found = document(capsys)
+    assert [one["config"]["knobs"]["max_num_seqs"] for one in found["sweep"]] == [1, 8, 64]
+    assert {"max_num_seqs": 1} in found["frontier"]  # alone in the batch: nobody is faster per token
+    assert {"max_num_seqs": 8} in found["frontier"]  # 20 requests/s of 40 tokens at 8 ms each keep 6.4 of them busy
+
+
+def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(model, "--sweep", "max_num_seqs=1,64", "--slo", "ttft=1s") == 0
+    text = capsys.readouterr().out
+    assert "not calibrated" in text
+    assert "the promise holds" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "hint"),
+    [
+        (["--engine", "sglangg"], "unknown engine to simulate 'sglangg'", "accepted"),
+        (["--set", "max_num_sequences=4"], "unknown knob 'max_num_sequences'", "max_num_seqs"),
+        (["--sweep", "max_num_seqs"], "cannot read --sweep 'max_num_seqs'", "key=a,b,c"),
+        (["--sweep", "max_num_seqs=" + ",".join(map(str, range(1, 600)))], "--sweep asks for 599 configs", "500"),
+        (["--deadline", "60"], "cannot read duration '60'", "500ms"),
+        (["--device", "h1000"], "unknown device 'h1000'", "h100"),
+        (["--calibrate", "nothing"], "nothing", ""),
+    ],
+)
+def test_bad_requests_are_two_lines(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], error: str, hint: str
+) -> None:
+    assert ask(model, "--home", str(tmp_path / "home"), *more) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    assert error in lines[0]
+    assert len(lines) == 2
+    assert lines[1].startswith("hint: ")
+    assert hint in lines[1]

@@ -48,9 +48,9 @@ def requantised(model: ModelSpec, name: str) -> ModelSpec:
 
 def _part(part: WeightPart, kind: WeightFormat) -> WeightPart:
     takes = part.quantisable or (kind.embeddings and part.role in ("embedding", "head"))
-    if not takes or part.rows <= 0 or part.parameters < part.rows:
+    if not takes or part.parameters <= 0:
         return part
-    count = kind.bytes_of(part.rows, part.parameters // part.rows)
+    count = kind.bytes_of_many(part.parameters, part.rows)
     return msgspec.structs.replace(part, bytes=min(count, part.bytes), dtype=kind.name)
 
 

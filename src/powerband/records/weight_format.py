@@ -39,6 +39,16 @@ class WeightFormat(Record):
             extra += _ceil(groups, self.super_groups) * self.super_bytes
         return copies * round(values + extra)
 
+    def bytes_of_many(self, values: int, rows: int) -> int:
+        """Bytes of matrices of several shapes, ``values`` in ``rows`` output rows: exact where groups divide evenly."""
+        groups = values / (self.group * self.block_rows) if self.group > 0 else rows if self.group == 0 else 1
+        extra = groups * (self.scale_bytes + self.zero_bits / 8) + self.tensor_bytes
+        if rows:
+            extra += values / rows * self.index_bytes
+        if self.super_groups:
+            extra += groups / self.super_groups * self.super_bytes
+        return round(values * self.bits / 8 + extra)
+
     def _groups_in_row(self, inputs: int) -> int:
         return _ceil(inputs, self.group) if self.group else 1
 

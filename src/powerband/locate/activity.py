@@ -53,6 +53,12 @@ class Activity:
     decoding: Ints
 
     @property
+    def silent(self) -> Flags:
+        """Intervals in which all that goes on is a wait that never ended with a token."""
+        silent: Flags = (self.decoding == 0) & (self.waiting > 0) & (self.hopeless == self.waiting)
+        return silent
+
+    @property
     def spans_ns(self) -> Ints:
         return np.diff(self.edges_ns)
 

@@ -65,8 +65,7 @@ def split_window(view: View) -> Parts:
     activity = view.activity
     spans = activity.spans_ns
     decoding, waiting = activity.decoding > 0, activity.waiting > 0
-    hopeless = ~decoding & waiting & (activity.hopeless == activity.waiting)
-    alone = ~decoding & waiting & ~hopeless
+    alone = ~decoding & waiting & ~activity.silent
     idle = ~decoding & ~waiting
     client = idle & (activity.due > 0)
     mixed, pure = decoding & waiting, decoding & ~waiting
@@ -81,7 +80,7 @@ def split_window(view: View) -> Parts:
         "prefill": alone_prefill_ns + mixed_prefill_ns,
         "decode": pure_ns - stalled_ns + mixed_ns - mixed_prefill_ns,
         "host": alone_ns - alone_prefill_ns,
-        "unseen": stalled_ns + int(spans[hopeless].sum()),
+        "unseen": stalled_ns + int(spans[activity.silent].sum()),
     }
     lost = contended_share(view, decoding | waiting)
     taken = {name: round(ns * lost) for name, ns in busy.items()}
@@ -156,7 +155,7 @@ def prefill_rate(view: View, parts: Parts) -> Floats:
     activity = view.activity
     decoding, waiting = activity.decoding > 0, activity.waiting > 0
     rate = np.zeros(activity.spans_ns.size)
-    rate[~decoding & waiting] = parts.alone_rate
+    rate[~decoding & waiting & ~activity.silent] = parts.alone_rate
     rate[decoding & waiting] = parts.mixed_rate
     return rate
 

@@ -59,12 +59,12 @@ def find_prefill(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
 def read_head_of_line(view: View, parts: Parts) -> HeadOfLine | None:
     """Compare short requests behind a long prompt with the rest; None where prompts are alike or too few."""
     streams, start, activity = view.streams, view.service.start_ns, view.activity
-    tokens, started = streams.input_tokens, streams.started
-    if started.sum() < 2 * _MIN_REQUESTS:
+    tokens = streams.input_tokens
+    if tokens.size < 2 * _MIN_REQUESTS:
         return None
-    median = float(np.median(tokens[started]))
+    median = float(np.median(tokens))
     long = tokens >= _LONG * max(median, 1.0)
-    short = started & (tokens <= median)
+    short = tokens <= median
     if not long.any() or short.sum() < _MIN_REQUESTS:
         return None
     blocking = (count_spans(activity.edges_ns, start[long], streams.first_ns[long]) > 0).astype(float)

@@ -55,13 +55,15 @@ class RequestTime:
 
 def split_requests(view: View, parts: Parts) -> RequestTime:
     """Split the summed time of requests; where the engine shows its queue, Little's law gives the seconds in it."""
-    streams, started = view.streams, view.streams.started
+    streams = view.streams
     client_s = float((streams.send_ns - streams.sched_ns).sum()) / 1e9
     wait_s = float((streams.first_ns - streams.send_ns).sum()) / 1e9
     decode_s = float((streams.last_ns - streams.first_ns).sum()) / 1e9
     queue_s = float((view.service.start_ns - streams.send_ns).sum()) / 1e9
     host_s = float(host_each_s(view, parts).sum())
-    unanswered_s = float((streams.first_ns - view.service.start_ns)[~started].sum()) / 1e9
+    silent = view.activity.silent.astype(float)
+    late = ~streams.started
+    unanswered_s = float(view.activity.integral_s(silent, view.service.start_ns[late], streams.first_ns[late]).sum())
     counters, from_gauges = view.counters, view.counters.has_queue
     if counters.running is not None and counters.waiting is not None:
         queue_s = min(view.mean_in_window(counters.waiting) * view.window_s, wait_s)
@@ -88,10 +90,10 @@ def host_each_s(view: View, parts: Parts, *, since_sent: bool = False) -> Floats
     streams = view.streams
     start = streams.send_ns if since_sent else view.service.start_ns
     waited = (streams.first_ns - start) / 1e9
-    explained = explained_wait_s(view, parts, start, streams.first_ns)
+    silent_s = view.activity.integral_s(view.activity.silent.astype(float), start, streams.first_ns)
+    explained = explained_wait_s(view, parts, start, streams.first_ns) + silent_s
     step_s = 0.0 if view.steps is None else float(view.steps.at(view.steps.typical))
-    host = np.maximum(waited - explained - _STEPS_BEFORE_FIRST * step_s, 0.0)
-    return np.where(streams.started, host, 0.0)
+    return np.maximum(waited - explained - _STEPS_BEFORE_FIRST * step_s, 0.0)
 
 
 def before_engine_s(view: View) -> float:

@@ -156,6 +156,16 @@ def test_a_silent_server_is_unseen_and_not_prefill() -> None:
     assert "only 0 of 6" in found.reason
 
 
+def test_requests_cut_off_behind_work_that_goes_on_were_waiting_and_not_unanswered() -> None:
+    """Five requests still wait at the deadline while another streams: the engine is at work, not silent."""
+    streaming = make_trace(0, 0, 0, [100 * MS + 10 * MS * k for k in range(191)])
+    waiting = [make_trace(k, 1000 * MS, 1000 * MS, [], "dropped") for k in range(1, 6)]
+    view = build_view(make_run([streaming, *waiting], 2000 * MS))
+    time = split_requests(view, split_window(view))
+    assert time.unanswered_s == 0.0
+    assert time.queue_s + time.host_s + time.prefill_s == pytest.approx(5 * 1.0 + 0.1, rel=0.01)
+
+
 def test_other_processes_on_a_full_host_take_their_part_of_the_busy_time() -> None:
     chunks = [10 * MS * k for k in range(1, 101)]
     host = HostSample(

@@ -98,7 +98,8 @@ def test_a_slow_stream_is_the_servers_and_not_the_clients() -> None:
         loaded = load(url, "in=5,out=5,arrivals=constant(20/s)", 20)
     waits = [trace.t_chunks_ns[0] - trace.t_sched_ns for trace in loaded.traces]
     assert min(waits) >= 300_000_000
-    assert loaded.client.verdict == "ok"
+    assert "in the client" not in "".join(trace.error or "" for trace in loaded.traces)
+    assert loaded.client.cpu_ratio < 0.5
 
 
 def test_a_short_answer_is_kept_and_noted() -> None:

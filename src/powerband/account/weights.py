@@ -16,7 +16,7 @@ FORMATS: dict[str, WeightFormat] = {
     "gptq": formats.gptq(),
     "int4": formats.packed(4, 128, symmetric=True),
     "nf4": formats.BNB_NF4,
-    "bitsandbytes": formats.BNB_NF4_SINGLE,
+    "bitsandbytes": formats.BNB_NF4_SINGLE,  # vLLM undoes the second quantisation of the scales while loading
     "mxfp4": formats.MXFP4,
     "nvfp4": formats.NVFP4,
     "torchao-int4": formats.ao_int4(),

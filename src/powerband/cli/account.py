@@ -12,7 +12,6 @@ from powerband.account.reconcile import Reconciliation, combined, reconcile
 from powerband.cli.account_screen import draw_fits, draw_ledger, draw_reconciliation
 from powerband.cli.options import add_device, add_engine, add_home, add_output, add_traffic, print_json, print_text
 from powerband.engines.base import BUILT_IN, get_engine
-from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import device_catalogue, read_device
 from powerband.probes.startup_log import StartupLog, read_startup_log
@@ -125,6 +124,8 @@ def read_traffic(arguments: argparse.Namespace) -> Workload | None:
     """The traffic asked for; None where none was, since a made-up one would decide the answer."""
     if arguments.traffic is None:
         return None
+    from powerband.load.traffic import build_workload  # numpy takes a third of the command's time
+
     return build_workload(
         arguments.traffic,
         requests=arguments.requests or 2000,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerband.account.capacity import RUN_OUT_PROBABILITY, most_users
+from powerband.account.crowd import RUN_OUT_PROBABILITY, most_users
 from powerband.account.ledger import compute_ledger
 from powerband.records.config import EngineConfig
 from powerband.records.workload import RequestSpec, Workload

@@ -18,10 +18,12 @@ from powerband.records.value import Record
 _PAD_CELLS = 256
 _F32 = 4
 # The compute buffer as ggml's allocator lays it out, in f32 values per token of one ubatch: five rows of the hidden
-# size and three of the MLP, of which those fit twice the hidden size again; from ten shapes, each met to 0.1 %.
-_HIDDEN_ROWS, _MLP_ROWS = 5, 3
-# Without flash attention: the scores of every head, and six rows of queries and two of keys beside them.
-_QUERY_ROWS, _KEY_ROWS = 6, 2
+# size and three of the MLP, less those that fit into the two rows attention has freed. Found from the buffers of
+# thirteen shapes (dense and mixture of experts), which it meets to 0.2 %.
+_HIDDEN_ROWS, _MLP_ROWS, _FREED_ROWS = 5, 3, 2
+# Without flash attention: the scores of every head, and beside them three rows each of hidden and query, two of keys.
+_ATTENTION_ROWS, _KEY_ROWS = 3, 2
+_MEASURED = ("llama", "qwen3moe")  # architectures of those shapes, by their GGUF names
 _INPUT_BYTES = 16 * KIB  # tokens, positions and cell indices of 512 tokens
 
 
@@ -164,27 +166,30 @@ def _compute_buffer(model: ModelSpec, run: _Run) -> Estimate:
     cells = run.cells * (run.slots if run.unified else 1)
     hidden, queries = model.hidden * rows, model.heads * model.head_dim * rows
     mask = run.ubatch * cells * (2 if run.flash else _F32)
-    mlp = _HIDDEN_ROWS * hidden + _wide_rows(model) * rows + mask
+    mlp = _HIDDEN_ROWS * hidden + _wide_values(model) * rows + mask
     inputs = _INPUT_BYTES * run.ubatch / 512
     if run.flash:
         return about(mlp + inputs, f"one ubatch of {run.ubatch} tokens and its mask", share=_doubt(model))
     keys = max((group.kv_heads * group.head_dim for group in model.layers), default=0) * rows
     scores = model.heads * run.ubatch * cells * _F32
-    attention = scores + mask + _QUERY_ROWS * max(hidden, queries) + _KEY_ROWS * keys
+    attention = scores + mask + _ATTENTION_ROWS * (hidden + max(hidden, queries)) + _KEY_ROWS * keys
     why = f"attention scores of one ubatch of {run.ubatch} tokens over {cells} cells, without flash attention"
     return about(max(attention, mlp) + inputs, why, share=_doubt(model))
 
 
-def _wide_rows(model: ModelSpec) -> float:
-    """Values of the MLP per token that do not fit into space freed by attention."""
-    width = model.intermediate
-    if model.experts:
-        width = max(width, model.experts_per_token * model.expert_intermediate)
-    if not width:
-        return 0.0
-    return (_MLP_ROWS - min(_MLP_ROWS, 2 * model.hidden // width)) * width
+def _wide_values(model: ModelSpec) -> float:
+    """Values of the MLP per token that do not fit into what attention freed; with experts, of those that are used."""
+    freed = _FREED_ROWS * min(model.hidden, model.heads * model.head_dim)
+    if not model.experts:
+        return _unplaced(model.intermediate, freed)
+    used = model.experts_per_token
+    # The router's own values take a little of the freed rows; each used expert's output is a row of the hidden size.
+    return max(_unplaced(used * model.expert_intermediate, freed - 1), used * model.hidden)
+
+
+def _unplaced(width: int, freed: int) -> float:
+    return (_MLP_ROWS - min(_MLP_ROWS, freed // width)) * width if width else 0.0
 
 
 def _doubt(model: ModelSpec) -> float:
-    """The layout was met for dense decoders; others follow it less closely."""
-    return 0.01 if model.family == "dense" and model.architecture == "llama" else 0.25
+    return 0.01 if model.architecture in _MEASURED else 0.25

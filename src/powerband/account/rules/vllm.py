@@ -43,6 +43,7 @@ class _Run(Record):
     eager: bool
     hopper: bool
     expert_parallel: bool
+    caches_prefixes: bool  # asked for; models with recurrent layers do not cache prefixes otherwise
 
 
 def plan_vllm(request: Request) -> Plan:
@@ -88,7 +89,7 @@ def plan_vllm(request: Request) -> Plan:
             activation_bytes=activation.bytes,
             non_torch_bytes=inside.bytes,
             cuda_graphs_bytes=graphs.bytes,
-            kv_cache_bytes=pool.bytes.bytes,
+            kv_cache_bytes=pool.left_bytes,  # as printed: before it is cut into blocks, negative where nothing is left
             kv_tokens=pool.tokens,
             max_concurrency=pool.max_concurrency,
             max_model_len=run.limit,
@@ -129,6 +130,7 @@ def _read_run(request: Request, model: ModelSpec, knobs: Settings) -> _Run:
         eager=knobs.flag("enforce_eager"),
         hopper=device.compute_capability.startswith(("9.", "10.")),
         expert_parallel=knobs.flag("enable_expert_parallel"),
+        caches_prefixes=knobs.flag("enable_prefix_caching"),
     )
 
 
@@ -184,6 +186,7 @@ def _pool(model: ModelSpec, run: _Run, inside: list[Estimate]) -> Pool:
         limit=run.limit,
         in_flight=_IN_FLIGHT_BATCHES * run.tokens,
         pp=run.pp,
+        states=2 if run.caches_prefixes else 1,
     )
     if blocks is None:
         return Pool.empty(run.tp)

@@ -32,9 +32,20 @@ class _Spec(Record):
 
 
 def lay_out_blocks(
-    model: ModelSpec, *, block_tokens: int, dtype_bytes: float, tp: int, limit: int, in_flight: int, pp: int = 1
+    model: ModelSpec,
+    *,
+    block_tokens: int,
+    dtype_bytes: float,
+    tp: int,
+    limit: int,
+    in_flight: int,
+    pp: int = 1,
+    states: int = 1,
 ) -> Layout | None:
-    """The pool of one rank for requests of up to ``limit`` tokens; None for a model that caches nothing."""
+    """The pool of one rank for requests of up to ``limit`` tokens; None for a model that caches nothing.
+
+    ``states`` are the recurrent states a request holds in each layer: one, or two with prefix caching.
+    """
     layers = [group for group in model.layers if group.kind != "none"]
     if not layers:
         return None
@@ -46,7 +57,7 @@ def lay_out_blocks(
     specs = _merge(_equal_pages(specs))
     size = _group_size([spec.count for spec in specs])
     page = max(spec.page_bytes for spec in specs)
-    blocks = sum(-(-spec.count // size) * _blocks(spec, limit, in_flight) for spec in specs)
+    blocks = sum(-(-spec.count // size) * _blocks(spec, limit, in_flight, states) for spec in specs)
     groups = sum(-(-spec.count // size) for spec in specs)
     return Layout(block_bytes=page * size, blocks_per_request=blocks, block_tokens=block, groups=groups)
 
@@ -111,10 +122,10 @@ def _group_size(counts: Sequence[int]) -> int:
     return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
 
-def _blocks(spec: _Spec, limit: int, in_flight: int) -> int:
+def _blocks(spec: _Spec, limit: int, in_flight: int, states: int) -> int:
     """Blocks of one group for one request of ``limit`` tokens."""
     if spec.kind == "recurrent":
-        return 1
+        return states
     if spec.kind == "window":
         kept = min(spec.window_tokens - 1 + in_flight, limit)
         return -(-kept // spec.block_tokens) + 1

@@ -1,49 +1,64 @@
 """powerband load: send a workload to a server and measure what came back."""
 
 import argparse
-import platform
-import secrets
-import shlex
+import math
+import os
 import signal
 import sys
-import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, get_args
 
 import msgspec
 
-from powerband import __version__
-from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text
-from powerband.load.runner import run_load
-from powerband.load.target import Endpoint, Loaded, Progress, Target
+from powerband.cli import load_text as text
+from powerband.cli.load_runs import Recorder, stored_run
+from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, terminal
+from powerband.load.capacity import CapacitySearch
+from powerband.load.steady import side_by_side, without_warmup
+from powerband.load.stop_rules import Stop
+from powerband.load.target import Endpoint, Target
 from powerband.load.tokens import first_model
-from powerband.load.traffic import build_workload
-from powerband.records.config import EngineConfig
+from powerband.load.traffic import at_rate, build_workload
 from powerband.records.errors import EngineError, RequestError
-from powerband.records.metrics import Distribution, Metrics
-from powerband.records.run import Provenance, Run, Trial
+from powerband.records.metrics import is_good
+from powerband.records.run import Run
 from powerband.records.slo import Slo, parse_slo
-from powerband.records.units import format_duration
-from powerband.records.value import Missing
 from powerband.records.workload import Workload
-from powerband.stores.sqlite import Journal
 
 _DEFAULT_BODY = '{"ignore_eos": true}'
+_ONE_PROCESS_PER_S = 1500.0  # requests/s that one client process sends with room to spare
+_LEAST_PROBE = 100  # requests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the server, such as http://localhost:8000")
+    parser.add_argument("url", metavar="URL", nargs="?", help="the server, such as http://localhost:8000")
     parser.add_argument("--model", help="name to put into requests (default: the first that /v1/models lists)")
     parser.add_argument("--endpoint", choices=get_args(Endpoint), default="completions")
-    parser.add_argument("--api-key", help="sent as a bearer token")
+    parser.add_argument("--api-key", help="sent as a bearer token; not written down")
     parser.add_argument(
         "--extra-body", default=_DEFAULT_BODY, metavar="JSON", help=f"fields added to every request ({_DEFAULT_BODY})"
     )
     parser.add_argument("--keep-alive", action="store_true", help="reuse connections (default: a new one a request)")
     parser.add_argument("--insecure", action="store_true", help="do not check the server's TLS certificate")
     parser.add_argument("--timeout", type=float, metavar="S", help="give up on a request after S seconds")
-    parser.add_argument("--max-seconds", type=float, default=600.0, metavar="S", help="end the run then (default 600)")
+    parser.add_argument(
+        "--workers", default="auto", metavar="N", help="client processes (default auto: by rate, cores)"
+    )
+    ends = parser.add_argument_group("when to end, and what to count")
+    ends.add_argument("--max-seconds", type=float, default=600.0, metavar="S", help="end the run then (default 600)")
+    ends.add_argument("--max-errors", type=int, metavar="N", help="end when N requests have failed")
+    ends.add_argument(
+        "--precision", type=float, metavar="X", help="end when mean TTFT and TPOT are within X (0.05: 5 %%)"
+    )
+    ends.add_argument("--stop-when-saturated", action="store_true", help="end when the server falls behind for good")
+    ends.add_argument(
+        "--warmup", type=float, default=0.0, metavar="S", help="leave out requests due in the first S seconds"
+    )
+    other = parser.add_argument_group("instead of one run")
+    other.add_argument("--find", choices=["max_goodput_rate"], help="the highest rate that keeps the --slo")
+    other.add_argument("--probe-seconds", type=float, default=30.0, metavar="S", help="of arrivals per rate tried (30)")
+    other.add_argument("--compare", nargs=2, metavar="RUN", help="two stored runs side by side")
+    other.add_argument("--show", metavar="RUN", help="a stored run, or what is left of one that was killed")
     add_traffic(parser)
     add_home(parser)
     add_output(parser)
@@ -51,45 +66,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     slo = parse_slo(args.slo) if args.slo else None
-    if not args.max_seconds > 0:
-        raise RequestError(f"--max-seconds {args.max_seconds:g} must be above 0", hint="such as --max-seconds 60")
-    workload = build_workload(
+    _check(args)
+    if args.compare:
+        return _compare(args)
+    if args.show:
+        return _print(args, stored_run(args.home, args.show), slo, None)
+    if args.url is None:
+        raise RequestError("no URL is given", hint="powerband load http://HOST:PORT --traffic ...")
+    if args.find:
+        return _find(args, slo)
+    workload = _workload(args, args.requests, args.scale_rate, args.seed)
+    workers = _workers(args.workers, workload)
+    with Recorder(args.home, target := _target(args), slo) as recorder:
+        measured, loaded = recorder.measure(
+            workload, deadline_s=args.max_seconds, workers=workers, stop=_stop(args), progress=_progress(args)
+        )
+    code = _print(args, measured, slo, loaded.stopped_because)
+    if loaded.stopped_because == "interrupted":
+        return 128 + signal.SIGINT
+    if not any(trace.status == "ok" for trace in measured.traces):
+        first = next((trace.error for trace in measured.traces if trace.error), "no request ended in time")
+        raise EngineError(f"no request to {target.url} was answered: {first}", hint="is it the right URL and endpoint?")
+    return code
+
+
+def _print(args: argparse.Namespace, measured: Run, slo: Slo | None, stopped: str | None) -> int:
+    if not args.quiet:
+        text.end_progress()
+    counted = without_warmup(measured, args.warmup)
+    metrics = counted.metrics(slo)
+    if args.json:
+        print_json(text.document(counted, metrics, slo, stopped))
+    else:
+        print_text(text.result(counted, metrics, slo, **terminal()))
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    before, after = (without_warmup(stored_run(args.home, name), args.warmup) for name in args.compare)
+    rows = side_by_side(before, after)
+    if args.json:
+        print_json({"before": before.run_id, "after": after.run_id, "metrics": rows})
+    else:
+        print_text(text.comparison(before, after, rows))
+    return 0
+
+
+def _find(args: argparse.Namespace, slo: Slo | None) -> int:
+    """Probe rates until the highest that keeps the promise is bracketed; exit 1 where there is none."""
+    if slo is None:
+        raise RequestError("--find max_goodput_rate needs a promise to keep", hint="such as --slo ttft=500ms,tpot=50ms")
+    first = _workload(args, args.requests, args.scale_rate, args.seed).request_rate_per_s
+    if first is None:
+        raise RequestError("--find needs traffic with a rate", hint="give a trace or arrivals=poisson(4/s)")
+    search = CapacitySearch(first, slo.attainment)
+    stop = msgspec.structs.replace(_stop(args), when_saturated=True)  # a hopeless rate ends when that is sure
+    with Recorder(args.home, _target(args), slo) as recorder:
+        while (rate := search.ask()) is not None:
+            count = max(_LEAST_PROBE, math.ceil(rate * args.probe_seconds))
+            seed = args.seed + len(search.result().probes)
+            workload = at_rate(_workload(args, count, None, seed), rate)
+            measured, loaded = recorder.measure(
+                workload,
+                deadline_s=args.max_seconds,
+                workers=_workers(args.workers, workload),
+                stop=stop,
+                progress=None,
+            )
+            if loaded.stopped_because == "interrupted":
+                break
+            if loaded.client.verdict == "limited":
+                raise EngineError(
+                    f"the client is the limit at {rate:.3g}/s: {loaded.client.reason}", hint="more --workers"
+                )
+            good = sum(is_good(trace, slo) for trace in measured.traces)
+            missed = len(workload.requests) - len(measured.traces) if loaded.stopped_because == "saturated" else 0
+            probe = search.tell(rate, good, len(measured.traces) + missed)
+            if not args.quiet:
+                sys.stderr.write(text.probe_line(probe) + "\n")
+    found = search.result()
+    if args.json:
+        print_json({"max_goodput_rate": found, "slo": slo, "basis": "measured"})
+    else:
+        print_text(text.capacity(found, slo))
+    return 0 if found.rate_per_s is not None else 1
+
+
+def _workload(args: argparse.Namespace, requests: int | None, scale_rate: float | None, seed: int) -> Workload:
+    return build_workload(
         args.traffic,
-        requests=args.requests,
+        requests=requests,
         scale_lengths=args.scale_lengths,
         scale_outputs=args.scale_outputs,
-        scale_rate=args.scale_rate,
-        seed=args.seed,
+        scale_rate=scale_rate,
+        seed=seed,
     )
-    target = _target(args)
-    journal = Journal(args.home)
-    session = journal.begin("load", shlex.join(sys.argv[1:]))
-    started_at = datetime.now(UTC).isoformat()
-    loaded = run_load(
-        target,
-        workload,
-        t0_ns=time.monotonic_ns(),
-        deadline_s=args.max_seconds,
-        progress=None if args.quiet else show_progress,
-    )
-    result = _as_run(target, workload, loaded, started_at)
-    metrics = result.metrics(slo)
-    trial = Trial(
-        n=1, purpose="load", config=result.config, status=_status(loaded), measured=metrics, run_id=result.run_id
-    )
-    journal.add_trial(session.session_id, "load", trial, result)
-    interrupted = loaded.stopped_because == "interrupted"
-    journal.end(session.session_id, "stopped" if interrupted else "done")
-    if args.json:
-        print_json(document(result, metrics, loaded, slo))
-    else:
-        print_text(table(result, metrics, loaded, slo))
-    if interrupted:
-        return 128 + signal.SIGINT
-    if metrics.completed == 0:
-        first = next((trace.error for trace in loaded.traces if trace.error), "no request ended in time")
-        raise EngineError(f"no request to {target.url} was answered: {first}", hint="is it the right URL and endpoint?")
-    return 0
+
+
+def _workers(asked: str, workload: Workload) -> int:
+    """One process as long as one will do: more would take cores from a server on the same machine."""
+    if asked != "auto":
+        if not asked.isdecimal() or not 1 <= int(asked) <= 256:
+            raise RequestError(
+                f"cannot read --workers {asked!r}", hint="write auto, or a number of processes from 1 to 256"
+            )
+        return int(asked)
+    wanted = math.ceil((workload.request_rate_per_s or 0.0) / _ONE_PROCESS_PER_S)
+    return max(1, min(wanted, (os.cpu_count() or 2) - 1))
+
+
+def _stop(args: argparse.Namespace) -> Stop:
+    return Stop(args.max_errors, args.precision, args.stop_when_saturated)
+
+
+def _progress(args: argparse.Namespace) -> Any:
+    return None if args.quiet else text.show_progress
 
 
 def _target(args: argparse.Namespace) -> Target:
@@ -97,8 +188,6 @@ def _target(args: argparse.Namespace) -> Target:
         extra = msgspec.json.decode(args.extra_body, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise RequestError(f"--extra-body is not a JSON object: {error}", hint=f"such as {_DEFAULT_BODY}") from None
-    if args.timeout is not None and not args.timeout > 0:
-        raise RequestError(f"--timeout {args.timeout:g} must be above 0", hint="such as --timeout 30")
     target = Target(
         args.url,
         args.model or "",
@@ -114,103 +203,11 @@ def _target(args: argparse.Namespace) -> Target:
     return replace(target, model=first_model(target))
 
 
-def _status(loaded: Loaded) -> Any:
-    return "client_limited" if loaded.client.verdict == "limited" else "done"
-
-
-def _as_run(target: Target, workload: Workload, loaded: Loaded, started_at: str) -> Run:
-    return Run(
-        run_id=f"load-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        basis="measured",
-        config=EngineConfig(engine="openai", model=target.model),
-        effective=Missing(missing="the server is not ours; it was not asked for its settings"),
-        workload=workload,
-        traces=loaded.traces,
-        end_ns=loaded.end_ns,
-        client=loaded.client,
-        provenance=Provenance(
-            powerband=__version__,
-            command=shlex.join(["powerband", *sys.argv[1:]]),
-            started_at=started_at,
-            host=platform.node(),
-            engine_version="unknown",
-            python=platform.python_version(),
-        ),
-        notes=loaded.notes,
-    )
-
-
-def document(result: Run, metrics: Metrics, loaded: Loaded, slo: Slo | None) -> dict[str, Any]:
-    """The contract of ``load --json``."""
-    return {
-        "run_id": result.run_id,
-        "basis": result.basis,
-        "metrics": metrics,
-        "client": loaded.client,
-        "slo": slo,
-        "traffic": {
-            "source": result.workload.source,
-            "scaling": result.workload.scaling,
-            "concurrency": result.workload.concurrency,
-            "request_rate_per_s": result.workload.request_rate_per_s,
-        },
-        "stopped_because": loaded.stopped_because,
-        "errors": error_counts(loaded),
-        "notes": loaded.notes,
-    }
-
-
-def error_counts(loaded: Loaded) -> dict[str, int]:
-    """How many requests ended in each category of error."""
-    counts: dict[str, int] = {}
-    for trace in loaded.traces:
-        if trace.error is not None:
-            category = trace.error.partition(":")[0]
-            counts[category] = counts.get(category, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def show_progress(now: Progress) -> None:
-    """One line a second on stderr; rewritten in place on a terminal."""
-    parts = [
-        f"{now.completed + now.errors}/{now.planned} done",
-        f"{now.in_flight} in flight",
-        f"{now.errors} errors",
-        f"TTFT {'–' if now.ttft_s is None else format_duration(now.ttft_s)}",
-        f"TPOT {'–' if now.tpot_s is None else format_duration(now.tpot_s)}",
-        f"{now.output_tokens / max(now.elapsed_s, 1e-9):.1f} tok/s",
-    ]
-    if now.left_s is not None:
-        parts.append(f"about {format_duration(max(now.left_s, 0.0))} left")
-    line = "  ".join(parts)
-    sys.stderr.write(f"\r\x1b[2K{line}" if sys.stderr.isatty() else f"{line}\n")
-    sys.stderr.flush()
-
-
-def table(result: Run, metrics: Metrics, loaded: Loaded, slo: Slo | None) -> str:
-    traffic = result.workload.source + (f" ({result.workload.scaling})" if result.workload.scaling else "")
-    ends = f"{metrics.completed} completed, {metrics.errors} errors, {metrics.dropped} dropped"
-    rows = [
-        f"run {result.run_id}: {traffic}",
-        f"requests   {ends} in {format_duration(metrics.duration_s)}",
-        f"rates      {metrics.request_rate_per_s:.3g} requests/s, {metrics.output_tokens_per_s:.4g} output tokens/s, "
-        f"{metrics.total_tokens_per_s:.4g} total tokens/s",
-        f"{'':<11}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
-    ]
-    latencies = (("TTFT", metrics.ttft_s), ("TPOT", metrics.tpot_s), ("ITL", metrics.itl_s), ("E2E", metrics.e2e_s))
-    rows += [f"{name:<11}{_cells(values)}" for name, values in latencies]
-    if slo is not None and metrics.attainment is not None:
-        wanted = f"attainment {metrics.attainment:.1%} (wanted {slo.attainment:.0%})"
-        rows.append(f"SLO        {wanted}, goodput {metrics.goodput_per_s:.3g} requests/s")
-    rows.append(f"client     {loaded.client.verdict}: {loaded.client.reason}")
-    errors = ", ".join(f"{count} {name}" for name, count in error_counts(loaded).items())
-    if errors:
-        rows.append(f"errors     {errors}")
-    rows += [f"note       {note}" for note in loaded.notes]
-    return "\n".join(rows)
-
-
-def _cells(values: Distribution | Missing) -> str:
-    if isinstance(values, Missing):
-        return f"  – ({values.missing})"
-    return "".join(f"{format_duration(v):>10}" for v in (values.mean, values.p50, values.p90, values.p99))
+def _check(args: argparse.Namespace) -> None:
+    for option in ("max_seconds", "timeout", "max_errors", "precision", "probe_seconds"):
+        value = getattr(args, option)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            name = "--" + option.replace("_", "-")
+            raise RequestError(f"{name} {value:g} must be above 0", hint=f"write {name} with a number above 0")
+    if not args.warmup >= 0:
+        raise RequestError(f"--warmup {args.warmup:g} must be 0 or more", hint="seconds from the first request")

@@ -4,6 +4,8 @@ import math
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from powerband.load.spec import DEFAULT, is_spec, workload_from_spec
 from powerband.load.trace_files import MOONCAKE_BLOCK_TOKENS, open_trace
 from powerband.records.errors import RequestError
@@ -64,6 +66,20 @@ def _workload_from_file(path: Path, requests: int | None, scale_rate: float | No
         seed=seed,
         block_tokens=MOONCAKE_BLOCK_TOKENS if any(r.block_ids for r in kept) else 0,
     )
+
+
+def at_rate(workload: Workload, rate_per_s: float) -> Workload:
+    """The same requests, instants stretched so that they come at this very rate; RequestError where there is none."""
+    now = workload.request_rate_per_s
+    if now is None:
+        raise RequestError("this traffic has no rate to change", hint="give a trace or arrivals=poisson(4/s)")
+    stretched = tuple(
+        msgspec.structs.replace(request, offset_ns=round(request.offset_ns * now / rate_per_s))
+        for request in workload.requests
+    )
+    said = f"arrivals at {rate_per_s:.4g}/s"
+    scaling = f"{workload.scaling}, {said}" if workload.scaling else said
+    return msgspec.structs.replace(workload, requests=stretched, scaling=scaling)
 
 
 def scaled_lengths(workload: Workload, scale: float, outputs: float) -> Workload:

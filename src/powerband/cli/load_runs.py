@@ -1,0 +1,165 @@
+"""Runs of the load command on disk: begun before the first request, readable after a kill, whole at the end."""
+
+import platform
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from powerband import __version__
+from powerband.load.runner import run_load
+from powerband.load.stop_rules import Stop
+from powerband.load.target import Loaded, Progress, Target
+from powerband.load.trace_log import read_traces
+from powerband.records.config import EngineConfig
+from powerband.records.errors import PowerbandError, RequestError
+from powerband.records.run import Provenance, Run, Trial
+from powerband.records.slo import Slo
+from powerband.records.value import Missing
+from powerband.records.workload import RequestSpec, Workload
+from powerband.stores.run_dir import read_run
+from powerband.stores.sqlite import Journal
+
+_BEGUN = "begun.json"  # a run under way, or one that was killed
+_LOG = "traces.partial.jsonl.gz"
+
+
+class Recorder:
+    """One session of the journal; ``measure`` runs a workload and stores it as a trial of its own."""
+
+    def __init__(self, home: Path, target: Target, slo: Slo | None) -> None:
+        self._journal, self._target, self._slo = Journal(home), target, slo
+        self._command = shlex.join(["powerband", *without_secrets(sys.argv[1:])])
+        self._session = self._journal.begin("load", self._command)
+        self._n = 0
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        failed = isinstance(error, PowerbandError)
+        status: Literal["done", "failed", "stopped"] = "done" if error is None else "failed" if failed else "stopped"
+        self._journal.end(self._session.session_id, status, str(error or ""))
+
+    def measure(
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float,
+        workers: int,
+        stop: Stop,
+        progress: Callable[[Progress], None] | None,
+    ) -> tuple[Run, Loaded]:
+        """Run it and store it; the run's folder can be read from its first second on."""
+        self._n += 1
+        run_id = f"load-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        folder = self._journal.run_folder(run_id)
+        begun = self._begun(run_id, workload)
+        (folder / _BEGUN).write_bytes(msgspec.json.encode(begun))
+        loaded = run_load(
+            self._target,
+            workload,
+            t0_ns=time.monotonic_ns(),
+            deadline_s=deadline_s,
+            progress=progress,
+            workers=workers,
+            stop=stop,
+            trace_log=folder / _LOG,
+        )
+        run = msgspec.structs.replace(
+            begun,
+            workload=workload,
+            traces=loaded.traces,
+            end_ns=loaded.end_ns,
+            client=loaded.client,
+            notes=loaded.notes,
+        )
+        limited = loaded.client.verdict == "limited"
+        trial = Trial(
+            n=self._n,
+            purpose="load",
+            config=run.config,
+            status="client_limited" if limited else "done",
+            measured=run.metrics(self._slo),
+            run_id=run_id,
+            cause=loaded.client.reason if limited else None,
+        )
+        self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run)
+        for path in (folder / _BEGUN, *folder.glob(f"{_LOG}*")):
+            path.unlink()
+        return run, loaded
+
+    def _begun(self, run_id: str, workload: Workload) -> Run:
+        short = msgspec.structs.replace(workload, requests=workload.requests[:0])
+        return Run(
+            run_id=run_id,
+            basis="measured",
+            config=EngineConfig(engine="openai", model=self._target.model),
+            effective=Missing(missing="the server is not ours; it was not asked for its settings"),
+            workload=short,
+            traces=(),
+            end_ns=0,
+            provenance=Provenance(
+                powerband=__version__,
+                command=self._command,
+                started_at=datetime.now(UTC).isoformat(),
+                host=platform.node(),
+                engine_version="unknown",
+                python=platform.python_version(),
+            ),
+            notes=(f"{len(workload.requests)} requests were planned",),
+        )
+
+
+def stored_run(home: Path, text: str) -> Run:
+    """A run by its id, its folder, or the folder of one that was killed; RequestError where there is none."""
+    for folder in (Path(text), home / "runs" / text):
+        if (folder / "run.json").is_file():
+            return read_run(folder)
+        if (folder / _BEGUN).is_file():
+            return _killed_run(folder)
+    if not (home / "journal.sqlite").is_file():
+        raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
+    return Journal(home).run(text)
+
+
+def _killed_run(folder: Path) -> Run:
+    """What a killed run had written: answers that had ended, up to a second before its end."""
+    try:
+        begun = msgspec.json.decode((folder / _BEGUN).read_bytes(), type=Run)
+    except (OSError, msgspec.DecodeError) as error:
+        raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from None
+    traces = sorted((t for log in folder.glob(f"{_LOG}*") for t in read_traces(log)), key=lambda trace: trace.index)
+    requests = tuple(
+        RequestSpec(offset_ns=t.t_sched_ns, input_tokens=t.input_tokens, output_tokens=t.output_tokens_asked)
+        for t in traces
+    )
+    note = f"the run did not end by itself: {len(traces)} requests had ended and are kept, those under way are not"
+    return msgspec.structs.replace(
+        begun,
+        workload=msgspec.structs.replace(begun.workload, requests=requests),
+        traces=tuple(traces),
+        end_ns=max((t.t_end_ns or 0 for t in traces), default=0),
+        client=Missing(missing="the run was killed before the client could be judged"),
+        notes=(*begun.notes, note),
+    )
+
+
+def without_secrets(argv: list[str]) -> list[str]:
+    """The command line as it may be written down."""
+    shown, hide = [], False
+    for word in argv:
+        if hide:
+            shown.append("***")
+        elif word.startswith("--api-key="):
+            shown.append("--api-key=***")
+        else:
+            shown.append(word)
+        hide = word == "--api-key"
+    return shown

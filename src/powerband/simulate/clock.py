@@ -20,6 +20,7 @@ class Clock:
         "_per_step",
         "_per_token",
         "_prefill",
+        "_prefill_step",
         "_sampled",
         "_sequence",
         "_single",
@@ -37,6 +38,7 @@ class Clock:
         t = step.terms
         overhead, weights, decode, prefill, sequence, context, pairs, communication, single, leftover, _ = step.factors
         self._overhead = overhead * t.overhead_s
+        self._prefill_step = overhead * t.prefill_step_s
         self._weights = weights * t.weight_s
         self._experts = weights * t.expert_s
         self._idle_share = 1.0 - t.expert_share
@@ -76,6 +78,8 @@ class Clock:
             core += self._single_s
         elif not prefill and self._tile > 1:
             core += sequences % self._tile * self._leftover
+        if prefill:
+            core += self._prefill_step
         sliding = min(context, sequences * self._window) * self._sliding
         return (
             self._overhead

@@ -4,6 +4,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.value import Record
+from powerband.simulate.efficiency import CPU, GPU, extra_layers_s
 from powerband.simulate.work import compute_work, matmul_flops_per_s
 
 # Bytes of one stored value, block scales included (ggml block layouts: 32 values plus scales).
@@ -31,46 +32,6 @@ DTYPE_BYTES = {
 }
 
 
-class Efficiency(Record):
-    """What share of the datasheet a good kernel reaches, and host costs: assumed until a run calibrates them."""
-
-    bandwidth: float
-    compute: float
-    attention: float
-    overlap: float  # 1: weight streaming hides behind arithmetic (or the reverse); 0: they add up
-    step_s: float
-    layer_s: float
-    sequence_s: float
-    sampled_logit_s: float
-    request_s: float
-
-
-# GPU: STREAM-like reads reach about 0.85 of the datasheet and large GEMMs about 0.65 of dense peak (assumed from
-# public kernel benchmarks; bench/predict_field.py publishes what these constants are worth).
-GPU = Efficiency(
-    bandwidth=0.82,
-    compute=0.62,
-    attention=0.40,
-    overlap=0.9,
-    step_s=0.8e-3,
-    layer_s=20e-6,
-    sequence_s=12e-6,
-    sampled_logit_s=0.0,
-    request_s=8e-3,
-)
-# CPU: weights are unpacked where they are used, so reading and arithmetic add up; the sampler walks the vocabulary.
-CPU = Efficiency(
-    bandwidth=0.6,
-    compute=0.45,
-    attention=0.3,
-    overlap=0.3,
-    step_s=0.4e-3,
-    layer_s=10e-6,
-    sequence_s=0.1e-3,
-    sampled_logit_s=8e-9,
-    request_s=3e-3,
-)
-
 ALL_REDUCE_LATENCY_S = 12e-6  # small-message NCCL all-reduce within a node (assumed)
 EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
 # ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with
@@ -83,6 +44,7 @@ class Terms(Record):
     """Datasheet seconds of each part of a step; ``StepTime`` multiplies each by its calibrated factor."""
 
     overhead_s: float
+    prefill_step_s: float  # launches that a step with prompt tokens adds
     weight_s: float  # per pass over the weights that every token needs
     expert_s: float  # per pass if every expert were hit
     expert_share: float  # experts per token over experts
@@ -107,6 +69,7 @@ class Terms(Record):
 # A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
 UNKNOWN_TERMS = Terms(
     overhead_s=5e-3,
+    prefill_step_s=0.0,
     weight_s=5e-3,
     expert_s=0.0,
     expert_share=1.0,
@@ -138,28 +101,29 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     eff = CPU if device.kind == "cpu" else GPU
     tp = max(1, int(config.knobs.get("tensor_parallel_size", 1)))
     single, several = thread_shares(device, config)
-    bandwidth = device.bandwidth_bytes_per_s * eff.bandwidth * several
-    compute = eff.compute * several
-    work = compute_work(model, device, tp)
+    bandwidth = device.bandwidth_bytes_per_s * several
+    work = compute_work(model, device, tp, eff)
     full, sliding, window, state = _kv_bytes(model, kv_value_bytes(config), tp)
+    kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
     launched = EAGER_LAYER_S if config.knobs.get("enforce_eager") is True and device.kind != "cpu" else eff.layer_s
     return Terms(
-        overhead_s=eff.step_s + layers * launched,
-        weight_s=work.dense_bytes / bandwidth,
-        expert_s=work.expert_bytes / bandwidth,
+        overhead_s=eff.step_s + layers * launched + extra_layers_s(model, eff),
+        prefill_step_s=layers * eff.prefill_layer_s,
+        weight_s=work.dense_bytes / (bandwidth * eff.bandwidth),
+        expert_s=work.expert_bytes / (bandwidth * eff.expert_bandwidth),
         expert_share=model.experts_per_token / model.experts if model.experts else 1.0,
-        decode_token_s=work.token_s / compute,
-        prefill_token_s=work.token_s / compute,
-        sampled_s=work.head_s / compute + model.vocab * eff.sampled_logit_s,
+        decode_token_s=work.token_s / several,
+        prefill_token_s=work.token_s / several,
+        sampled_s=work.head_s / several + model.vocab * eff.sampled_logit_s,
         single_ratio=several / single,
         tile_tokens=CPU_TILE if device.kind == "cpu" and config.engine == "llamacpp" else 1,
         sequence_s=eff.sequence_s,
-        context_token_s=full / bandwidth,
-        sliding_token_s=sliding / bandwidth,
+        context_token_s=full / kv_bandwidth,
+        sliding_token_s=sliding / kv_bandwidth,
         window_tokens=window,
-        state_s=state / bandwidth,
+        state_s=state / kv_bandwidth,
         pair_s=_pair_flops(model) / attention / tp,
         collective_s=0.0 if tp == 1 else 2 * layers * ALL_REDUCE_LATENCY_S,
         collective_token_s=0.0 if tp == 1 else _all_reduce_bytes(model, tp) / _link(device),

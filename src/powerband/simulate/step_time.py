@@ -31,10 +31,10 @@ LEAST = (0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02)
 
 # How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
 # to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
-PRIOR_COMMON = {"gpu": 0.10, "cpu": 0.60, "unknown": 1.0}
+PRIOR_COMMON = {"gpu": 0.12, "cpu": 0.60, "unknown": 1.0}
 PRIOR_OWN = {  # in the order of FACTORS
     "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.5, 2.0),
-    "gpu": (0.5, 0.12, 0.20, 0.20, 0.6, 0.3, 0.4, 0.5, 0.05, 0.05, 0.8),
+    "gpu": (0.5, 0.20, 0.30, 0.50, 0.6, 0.3, 0.5, 0.5, 0.05, 0.05, 2.0),
     "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.4, 0.4, 0.8),
 }
 PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
@@ -107,7 +107,7 @@ class StepTime(Record):
         left = sequences % t.tile_tokens if not prefill_tokens else 0
         sliding = min(context_tokens, sequences * t.window_tokens) * t.sliding_token_s
         return (
-            t.overhead_s if tokens else 0.0,
+            (t.overhead_s if tokens else 0.0) + (t.prefill_step_s if prefill_tokens else 0.0),
             weights,
             decode,
             prefill,

@@ -3,6 +3,7 @@
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec, WeightPart
 from powerband.records.value import Record
+from powerband.simulate.efficiency import Efficiency
 
 # Formats whose kernels multiply in a narrow type, by what the device must list for that; all others compute in 16 bit.
 _NARROW = {
@@ -17,7 +18,8 @@ _WIDE = ("bf16", "f16", "fp16", "tf32", "f32", "fp32")
 
 
 class Work(Record):
-    """Per rank: bytes read by every pass, bytes of all experts, datasheet seconds per token and per sampled token."""
+    """Per rank: bytes read by every pass, bytes of all experts, seconds per token and per sampled token at the share
+    of the peak that kernels reach."""
 
     dense_bytes: float
     expert_bytes: float
@@ -25,14 +27,14 @@ class Work(Record):
     head_s: float
 
 
-def compute_work(model: ModelSpec, device: DeviceSpec, tp: int) -> Work:
+def compute_work(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency) -> Work:
     """From ``model.parts``; from the parameter counts where a model has none.
 
     An embedding that is only looked up is neither read nor multiplied; a tied one is the output head. Under tensor
     parallelism each part is divided as its ``split`` says.
     """
     if not model.parts:
-        return _from_counts(model, device, tp)
+        return _from_counts(model, device, tp, eff)
     share = model.experts_per_token / model.experts if model.experts else 1.0
     kv_heads = max((group.kv_heads for group in model.layers), default=1) or 1
     dense = experts = token_s = head_s = 0.0
@@ -41,10 +43,11 @@ def compute_work(model: ModelSpec, device: DeviceSpec, tp: int) -> Work:
         if part.role == "vision" or (part.role == "embedding" and not is_head):
             continue
         ranks = _ranks(part, tp, kv_heads)
-        seconds = 2 * part.parameters / ranks / matmul_flops_per_s(device, part.dtype, model.compute_dtype)
+        flops = matmul_flops_per_s(device, part.dtype, model.compute_dtype) * eff.compute_share(part.dtype)
+        seconds = 2 * part.parameters / ranks / flops
         if part.role == "experts":
             experts += part.bytes / ranks
-            token_s += share * seconds
+            token_s += share * seconds / eff.grouped
         else:
             dense += part.bytes / ranks
             if is_head:
@@ -74,9 +77,9 @@ def _ranks(part: WeightPart, tp: int, kv_heads: int) -> int:
     return min(tp, kv_heads) if part.split == "kv_heads" else tp
 
 
-def _from_counts(model: ModelSpec, device: DeviceSpec, tp: int) -> Work:
+def _from_counts(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency) -> Work:
     """A dense model with an untied head is assumed where the layers leave room for two tables."""
-    flops = matmul_flops_per_s(device, model.weight_dtype, model.compute_dtype)
+    flops = matmul_flops_per_s(device, model.weight_dtype, model.compute_dtype) * eff.compute_share(model.weight_dtype)
     head = float(model.hidden * model.vocab)
     attention = sum(
         group.count * model.hidden * group.head_dim * 2 * (model.heads + group.kv_heads)

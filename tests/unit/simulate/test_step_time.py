@@ -5,7 +5,8 @@ import pytest
 from powerband.records.config import EngineConfig
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
-from powerband.simulate.roofline import CPU, GPU, compute_terms
+from powerband.simulate.efficiency import CPU, GPU
+from powerband.simulate.roofline import compute_terms
 from powerband.simulate.step_time import FACTORS, predict_from_datasheet
 
 VLLM = EngineConfig(engine="vllm", model="llama")

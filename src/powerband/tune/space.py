@@ -66,8 +66,11 @@ class Space:
         seen: set[str] = set()
         kept: list[EngineConfig] = []
         refused: list[Pruned] = []
+        default = {knob.name: knob.naive for knob in self.knobs}
         for knobs in self._combinations(baseline):
-            config = self.complete(baseline.replace(**knobs))
+            # A knob that the baseline leaves to the engine, and that gets the same value, stays unset: no change.
+            new = {name: value for name, value in knobs.items() if name in baseline.knobs or value != default[name]}
+            config = self.complete(baseline.replace(**new))
             if config.key in seen:
                 continue
             seen.add(config.key)

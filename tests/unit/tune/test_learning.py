@@ -1,0 +1,85 @@
+"""What trials teach: effects of knob values, causes of death, and the averages that choices rest on."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from powerband.records.config import EngineConfig, Knob
+from powerband.records.metrics import Metrics
+from powerband.records.objective import is_better
+from powerband.records.run import Response
+from powerband.tune.effects import Effects
+from powerband.tune.failures import survival
+from powerband.tune.improvement import SLICES, expected_improvement
+from powerband.tune.response import implied_step, value_at
+
+
+def test_an_effect_is_learnt_and_carried_over() -> None:
+    effects = Effects(np.array([0.12, 0.12]))
+    baseline, first, both = [0.0, 0.0], [1.0, 0.0], [1.0, 1.0]
+    effects.learn(np.array([baseline, first]), np.array([0.0, -0.2]), np.array([0.02, 0.02]))
+    mean, sd = effects.expect(np.array([baseline, first, both]))
+    assert mean[1] < -0.1  # most of the miss of -20 % stays with the value that had it
+    assert abs(mean[0]) < 0.05
+    assert mean[2] == pytest.approx(mean[1], abs=1e-9)  # the second value was never seen
+    assert sd[0] < sd[1] < sd[2]
+
+
+def test_without_trials_nothing_is_expected() -> None:
+    effects = Effects(np.array([0.1]))
+    effects.learn(np.zeros((0, 1)), np.zeros(0), np.zeros(0))
+    mean, sd = effects.expect(np.array([[1.0]]))
+    assert mean[0] == 0.0
+    assert sd[0] == pytest.approx((0.1**2 + 0.1**2 + 0.03**2) ** 0.5)
+
+
+def test_slices_have_the_moments_of_a_normal() -> None:
+    assert SLICES.mean() == pytest.approx(0.0, abs=1e-9)
+    assert SLICES.std() == pytest.approx(1.0, abs=0.03)
+    assert np.abs(SLICES + SLICES[::-1]).max() < 1e-9
+
+
+def test_expected_improvement_by_hand() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]])
+    assert expected_improvement(values, 2.0).tolist() == [0.75, 0.0]  # (0 + 0 + 1 + 2) / 4
+
+
+def response() -> Response:
+    return Response(
+        spread=0.1,
+        log_step=(-0.2, 0.0, 0.2),
+        objective=(12.0, 10.0, 4.0),
+        tpot_p50_s=(0.016, 0.020, 0.026),
+    )
+
+
+def test_response_is_read_both_ways(metrics_of: Callable[..., Metrics]) -> None:
+    assert value_at(response(), np.array([-0.1, 0.0, 0.1, 9.0])).tolist() == [11.0, 10.0, 7.0, 4.0]
+    assert implied_step(response(), metrics_of(7.0), "goodput_per_s") == pytest.approx(0.1)
+    assert implied_step(response(), metrics_of(20.0), "goodput_per_s") is None  # nothing on the curve explains it
+
+
+def test_survival_blames_what_was_new(knobs: tuple[Knob, ...], naive: EngineConfig) -> None:
+    dead = naive.replace(slots=16)
+    assert survival(naive.replace(slots=8), [naive], [dead], knobs) == 1.0
+    assert survival(dead, [naive], [dead], knobs) == pytest.approx(0.2)
+    assert survival(naive.replace(slots=32), [naive], [dead], knobs) == pytest.approx(0.2)  # further the same way
+    assert survival(naive.replace(slots=16, kernel="b"), [naive], [dead], knobs) == pytest.approx(0.2)
+
+
+def test_survival_shares_the_blame_and_clears_the_innocent(knobs: tuple[Knob, ...], naive: EngineConfig) -> None:
+    dead = naive.replace(slots=16, kernel="b")
+    assert survival(naive.replace(kernel="b"), [naive], [dead], knobs) == pytest.approx(0.6)
+    lived = naive.replace(kernel="b")
+    assert survival(naive.replace(kernel="b", chunk=512), [naive, lived], [dead], knobs) == 1.0
+    assert survival(naive.replace(slots=16), [naive, lived], [dead], knobs) == pytest.approx(0.2)
+
+
+def test_is_better_breaks_ties(metrics_of: Callable[..., Metrics]) -> None:
+    assert is_better(metrics_of(1.1), metrics_of(1.0), "goodput_per_s")
+    assert not is_better(metrics_of(1.0), metrics_of(1.1), "goodput_per_s")
+    assert is_better(metrics_of(1.0, attainment=0.9), metrics_of(1.01, attainment=0.5), "goodput_per_s")
+    assert is_better(metrics_of(1.0, tokens_per_s=120.0), metrics_of(1.0), "goodput_per_s")
+    assert not is_better(metrics_of(1.0), metrics_of(1.0), "goodput_per_s")
+    assert is_better(metrics_of(0.1, tokens_per_s=120.0), metrics_of(9.0), "output_tokens_per_s")

@@ -15,11 +15,15 @@ def _choice(name: str, help: str, naive: str, choices: tuple[str, ...]) -> Knob:
     return Knob(name=name, kind="choice", help=help, naive=naive, choices=choices, numerics=True)
 
 
+def _amount(name: str, help: str) -> Knob:
+    return Knob(name=name, kind="float", help=help, naive=0.0, low=0.0)
+
+
 def _flag(name: str, help: str) -> Knob:
     return Knob(name=name, kind="bool", help=help, naive=False)
 
 
-_VLLM_CACHE = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+_VLLM_CACHE = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla")
 _QUANTISATIONS = ("none", "fp8", "awq", "gptq", "bitsandbytes")
 
 MEMORY_KNOBS: dict[str, tuple[Knob, ...]] = {
@@ -37,6 +41,9 @@ MEMORY_KNOBS: dict[str, tuple[Knob, ...]] = {
         _flag("enforce_eager", "no CUDA graphs"),
         _flag("enable_expert_parallel", "spread whole experts over the ranks"),
         _flag("enable_prefix_caching", "reuse the cache of equal prompt beginnings"),
+        _amount("kv_cache_memory_bytes", "bytes of the cache, whatever gpu_memory_utilization leaves (0: not set)"),
+        _amount("cpu_offload_gb", "GiB of weights kept in the host's memory"),
+        _whole("num_gpu_blocks_override", "blocks of the cache (0: as many as fit)", 0, low=0),
     ),
     "sglang": (
         _share("mem_fraction_static", "share of the device for weights and cache", 0.88),

@@ -19,6 +19,7 @@ DTYPE_BYTES: dict[str, float] = {
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
     "int8": 1,
+    "fp8_ds_mla": 656 / 576,  # 512 fp8 values, 4 f32 scales and 64 rotary values of 16 bits (vLLM, FlashMLA)
     "q8_0": 34 / 32,
     "q5_1": 24 / 32,
     "q5_0": 22 / 32,

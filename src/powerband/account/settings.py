@@ -26,6 +26,13 @@ class Settings:
             raise RequestError(f"knob {name}={value!r} is not a share of memory", hint="accepted: above 0, up to 1")
         return float(value)
 
+    def amount(self, name: str) -> float:
+        """A number of at least 0, 0 where the knob is not set."""
+        value = self._knobs.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise RequestError(f"knob {name}={value!r} is not an amount", hint="accepted: 0 or more")
+        return float(value)
+
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._knobs.get(name, default)
         return value.lower() in {"true", "on", "1", "yes"} if isinstance(value, str) else bool(value)

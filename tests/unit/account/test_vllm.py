@@ -180,3 +180,33 @@ def test_versions_compare_as_numbers() -> None:
     assert newest_vllm() == "0.26"
     with pytest.raises(RequestError, match="cannot read engine version"):
         parse_version("main")
+
+
+def test_a_pool_that_was_asked_for_is_taken_as_asked() -> None:
+    model = model_of(LLAMA_7B)
+    asked = compute_ledger(model, card(80.0), vllm(kv_cache_memory_bytes=8 * GIB), remedies=False)
+    assert asked.bytes_of("kv_cache") == 8 * GIB
+    assert asked.capacity.kv_tokens == 16384
+    blocks = compute_ledger(model, card(80.0), vllm(num_gpu_blocks_override=20), remedies=False)
+    assert blocks.capacity.kv_tokens == 320
+
+
+def test_offloaded_weights_leave_room_for_the_cache() -> None:
+    model = model_of(LLAMA_7B)
+    plain, half = (compute_ledger(model, card(24.0), vllm(cpu_offload_gb=gib), remedies=False) for gib in (0, 6))
+    assert plain.bytes_of("weights") - half.bytes_of("weights") == 6 * GIB
+    assert half.capacity.kv_tokens - plain.capacity.kv_tokens == 6 * GIB // (512 * 1024)
+
+
+def test_on_a_host_there_is_no_context_and_blocks_hold_128_tokens() -> None:
+    host = msgspec.structs.replace(card(64.0), kind="cpu", name="cpu")
+    found = compute_ledger(model_of(LLAMA_7B), host, vllm(), remedies=False)
+    assert found.bytes_of("cuda_graphs") == 0
+    assert found.capacity.kv_tokens % 128 == 0
+    assert found.fits
+
+
+def test_sparse_latents_in_fp8_take_656_bytes_a_layer() -> None:
+    """DeepSeek V3.2's own cache format: 656 bytes for 576 values."""
+    found = compute_ledger(model_of(DEEPSEEK_V2_LITE), card(80.0), vllm(kv_cache_dtype="fp8_ds_mla"), remedies=False)
+    assert found.capacity.kv_bytes_per_token == 27 * 656

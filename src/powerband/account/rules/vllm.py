@@ -6,6 +6,8 @@ Inside the budget: weights, the step's peak, memory the driver counts beside PyT
 
 import math
 
+import msgspec
+
 from powerband.account.constants import VllmRelease, newest_vllm, parse_version, vllm_release
 from powerband.account.estimate import Estimate, about, nothing
 from powerband.account.kv_cache import kv_bytes_per_token
@@ -24,6 +26,8 @@ _SECOND_RUNNER = frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Q
 _MXFP4_HIDDEN_MULTIPLE = 256  # quantization/mxfp4.py pads the experts' hidden size on Hopper
 _VOCAB_MULTIPLE = 64  # vocab_parallel_embedding.py
 _IN_FLIGHT_BATCHES = 2  # asynchronous scheduling, on by default
+_HOST_BLOCK, _HOST_SEQS = 128, 128  # platforms/cpu.py, engine/arg_utils.py
+_HOST_PROCESS_BYTES = round(1.2 * GIB)  # the worker's resident memory before weights, assumed
 
 
 class _Run(Record):
@@ -44,6 +48,9 @@ class _Run(Record):
     hopper: bool
     expert_parallel: bool
     caches_prefixes: bool  # asked for; models with recurrent layers do not cache prefixes otherwise
+    offloaded_bytes: int  # weights that stay with the host
+    pool_bytes: int  # asked for, whatever the budget; 0: what is left
+    pool_blocks: int  # asked for; 0: as many as fit
 
 
 def plan_vllm(request: Request) -> Plan:
@@ -106,6 +113,9 @@ def _read_run(request: Request, model: ModelSpec, knobs: Settings) -> _Run:
     pp = knobs.whole("pipeline_parallel_size", 1)
     tp = knobs.whole("tensor_parallel_size", max(request.count // pp, 1))
     release = vllm_release(version, second_runner=_second_runner(model))
+    host = device.kind == "cpu"
+    if host:
+        release = _on_host(release)
     large = device.memory_bytes >= 70 * GIB and "a100" not in device.name
     limit = knobs.whole("max_model_len", model.context_tokens or 4096)
     if release.runner == "v0":
@@ -123,14 +133,32 @@ def _read_run(request: Request, model: ModelSpec, knobs: Settings) -> _Run:
         limit=limit,
         tokens=tokens,
         seqs=min(seqs, tokens),
-        block=knobs.whole("block_size", 16),
+        block=knobs.whole("block_size", _HOST_BLOCK if host else 16),
         dtype_bytes=knobs.dtype_bytes("kv_cache_dtype", "auto", float(value_bytes)),
         value_bytes=value_bytes,
         budget=math.ceil(knobs.share("gpu_memory_utilization", release.utilisation) * device.memory_bytes),
-        eager=knobs.flag("enforce_eager"),
+        eager=host or knobs.flag("enforce_eager"),
         hopper=device.compute_capability.startswith(("9.", "10.")),
         expert_parallel=knobs.flag("enable_expert_parallel"),
         caches_prefixes=knobs.flag("enable_prefix_caching"),
+        offloaded_bytes=round(knobs.amount("cpu_offload_gb") * GIB),
+        pool_bytes=round(knobs.amount("kv_cache_memory_bytes")),
+        pool_blocks=knobs.whole("num_gpu_blocks_override", 0, low=0),
+    )
+
+
+def _on_host(release: VllmRelease) -> VllmRelease:
+    """The CPU backend: no context, no library workspace; resident memory of the process stands in for both."""
+    return msgspec.structs.replace(
+        release,
+        batch_tokens_large=release.batch_tokens,
+        seqs=_HOST_SEQS,
+        seqs_large=_HOST_SEQS,
+        library_bytes=0,
+        context_bytes=0,
+        state_bytes_per_logit=0.0,
+        non_torch_bytes=_HOST_PROCESS_BYTES,
+        non_torch_bytes_tp=_HOST_PROCESS_BYTES,
     )
 
 
@@ -151,7 +179,10 @@ def _weights(model: ModelSpec, run: _Run, residual: float) -> Estimate:
     if model.quantisation != "none":
         extra += _dequantised_latents(model, run)
     why = f"{model.weight_dtype} weights as loaded on one of {run.tp * run.pp} ranks"
-    return about(base + extra, why, share=0.003, basis=model.basis).shifted(residual, "reconciled")
+    if run.offloaded_bytes:
+        why += f", {format_bytes(run.offloaded_bytes)} of them kept by the host"
+    held = max(base + extra - run.offloaded_bytes, 0)
+    return about(held, why, share=0.003, basis=model.basis).shifted(residual, "reconciled")
 
 
 def _dequantised_latents(model: ModelSpec, run: _Run) -> int:
@@ -174,9 +205,7 @@ def _non_torch(run: _Run) -> Estimate:
 
 def _pool(model: ModelSpec, run: _Run, inside: list[Estimate]) -> Pool:
     """What is left of the budget, in whole blocks."""
-    left = run.budget - sum(part.bytes for part in inside)
-    worst = run.budget - sum(part.high for part in inside)
-    best = run.budget - sum(part.low for part in inside)
+    left, worst, best = _space(run, inside)
     per_token = kv_bytes_per_token(model, run.dtype_bytes, run.tp) / run.pp
     blocks = lay_out_blocks(
         model,
@@ -190,11 +219,14 @@ def _pool(model: ModelSpec, run: _Run, inside: list[Estimate]) -> Pool:
     )
     if blocks is None:
         return Pool.empty(run.tp)
-    count, low, high = (max(math.floor(space / blocks.block_bytes), 0) for space in (left, worst, best))
-    share = "" if blocks.groups == 1 else f", shared by {blocks.groups} groups of layers"
-    why = (
-        f"{format_bytes(run.budget)} budget less the lines above: {count} blocks of {blocks.block_tokens} tokens{share}"
+    count, low, high = (
+        run.pool_blocks or max(math.floor(space / blocks.block_bytes), 0) for space in (left, worst, best)
     )
+    share = "" if blocks.groups == 1 else f", shared by {blocks.groups} groups of layers"
+    rest = (
+        "asked for" if run.pool_bytes or run.pool_blocks else f"{format_bytes(run.budget)} budget less the lines above"
+    )
+    why = f"{rest}: {count} blocks of {blocks.block_tokens} tokens{share}"
     size = blocks.block_bytes
     return Pool(
         bytes=Estimate(
@@ -209,6 +241,14 @@ def _pool(model: ModelSpec, run: _Run, inside: list[Estimate]) -> Pool:
         block_tokens=blocks.block_tokens,
         left_bytes=left,
     )
+
+
+def _space(run: _Run, inside: list[Estimate]) -> tuple[float, float, float]:
+    """Bytes for the cache: expected, at the worst of the other lines, at their best; as asked where asked."""
+    if run.pool_bytes:
+        return run.pool_bytes, run.pool_bytes, run.pool_bytes
+    expected = run.budget - sum(part.bytes for part in inside)
+    return expected, run.budget - sum(part.high for part in inside), run.budget - sum(part.low for part in inside)
 
 
 def _tokens(run: _Run, blocks: Layout, count: int) -> int:

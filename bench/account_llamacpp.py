@@ -39,6 +39,14 @@ SETTINGS: tuple[dict[str, bool | int | float | str], ...] = (
     {"n_ctx": 8192, "n_parallel": 1, "flash_attn": "off"},
     {"n_ctx": 4096, "n_parallel": 4, "kv_unified": True},
 )
+# Never looked at while the layout of the compute buffer was worked out.
+HELD_OUT: tuple[dict[str, bool | int | float | str], ...] = (
+    {"n_ctx": 6144, "n_parallel": 6},
+    {"n_ctx": 5000, "n_parallel": 2, "cache_type_k": "q8_0"},
+    {"n_ctx": 4096, "n_parallel": 2, "n_ubatch": 256, "flash_attn": "off"},
+    {"n_ctx": 2048, "n_parallel": 16, "n_batch": 1024, "n_ubatch": 256},
+    {"n_ctx": 6000, "n_parallel": 3, "kv_unified": True, "n_ubatch": 128},
+)
 LINES = ("weights_bytes", "kv_cache_bytes", "activation_bytes")
 GGML = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 CHILD = """
@@ -62,11 +70,11 @@ def main() -> int:
     arguments = parser.parse_args()
     model, device = read_model(str(arguments.model)), read_device("cpu")
     rows: list[dict[str, Any]] = []
-    for knobs in SETTINGS:
+    for knobs in (*SETTINGS, *HELD_OUT):
         config = EngineConfig(engine="llamacpp", model=str(arguments.model), knobs=knobs)
         predicted = compute_ledger(model, device, config, remedies=False).reported
         reported = start_and_read(arguments.model, knobs)
-        rows.append({"knobs": knobs, **compare(predicted, reported)})
+        rows.append({"knobs": knobs, "held_out": knobs in HELD_OUT, **compare(predicted, reported)})
         print(draw(rows[-1]), flush=True)
     if arguments.out:
         arguments.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1))

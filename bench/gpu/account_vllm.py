@@ -239,7 +239,8 @@ def start_and_stop(
     for knob, value in knobs.items():
         flag = "--" + knob.replace("_", "-")
         command += [flag] if value is True else [flag, str(value)]
-    environment = os.environ | {"VLLM_LOGGING_LEVEL": "DEBUG", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    debug = {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_DEBUG_WORKSPACE": "1"}  # both tell more of what was allocated
+    environment = os.environ | debug | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     began = time.monotonic()
     with log_path.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(

@@ -91,19 +91,32 @@ def plan_vllm(request: Request) -> Plan:
         pool=pool,
         max_model_len=run.limit,
         max_num_seqs=run.seqs,
-        reported=EngineReport(
-            weights_bytes=weights.bytes,
-            activation_bytes=activation.bytes,
-            non_torch_bytes=inside.bytes,
-            cuda_graphs_bytes=graphs.bytes,
-            kv_cache_bytes=pool.left_bytes,  # as printed: before it is cut into blocks, negative where nothing is left
-            kv_tokens=pool.tokens,
-            max_concurrency=pool.max_concurrency,
-            max_model_len=run.limit,
-            total_bytes=device.memory_bytes,
-            budget_bytes=run.budget,
-        ),
+        reported=_report(run, device.memory_bytes, weights, activation, inside, graphs, pool),
         engine_version=run.version,
+    )
+
+
+def _report(
+    run: _Run,
+    memory_bytes: int,
+    weights: Estimate,
+    activation: Estimate,
+    inside: Estimate,
+    graphs: Estimate,
+    pool: Pool,
+) -> EngineReport:
+    """What the engine is expected to print; the cache before it is cut into blocks, negative where nothing is left."""
+    return EngineReport(
+        weights_bytes=weights.bytes,
+        activation_bytes=activation.bytes,
+        non_torch_bytes=inside.bytes,
+        cuda_graphs_bytes=graphs.bytes,
+        kv_cache_bytes=pool.left_bytes,
+        kv_tokens=pool.tokens,
+        max_concurrency=pool.max_concurrency,
+        max_model_len=run.limit,
+        total_bytes=memory_bytes,
+        budget_bytes=run.budget,
     )
 
 

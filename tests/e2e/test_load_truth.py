@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from powerband.load.runner import run_load
+from powerband.load.stop_rules import Stop
 from powerband.load.target import Endpoint, Loaded, Progress, Target
 from powerband.load.traffic import build_workload
 
@@ -32,10 +33,11 @@ def fake(*argv: str) -> Iterator[str]:
 
 
 def load(url: str, spec: str, requests: int, **options: Any) -> Loaded:
-    deadline_s, progress = options.pop("deadline_s", 60.0), options.pop("progress", None)
+    of_run = {name: options.pop(name) for name in ("progress", "workers", "stop") if name in options}
+    deadline_s = options.pop("deadline_s", 60.0)
     workload = build_workload(spec, requests=requests)
     target = Target(url, "fake", **options)
-    return run_load(target, workload, t0_ns=0, deadline_s=deadline_s, progress=progress)  # t0 = 0: absolute times
+    return run_load(target, workload, t0_ns=0, deadline_s=deadline_s, **of_run)  # t0 = 0: absolute times
 
 
 def test_counts_are_exact_and_times_are_the_servers(tmp_path: Path) -> None:
@@ -198,3 +200,90 @@ def test_a_server_that_refuses_everything_is_an_engine_error(tmp_path: Path) -> 
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "http_503: planted error" in err
+
+
+def test_two_processes_share_a_run_on_one_clock(tmp_path: Path) -> None:
+    """Each request once, in order, with the server's times: no skew between the processes."""
+    log = tmp_path / "times.jsonl"
+    with fake("--ttft-ms", "40", "--itl-ms", "8", "--log-times", str(log)) as url:
+        loaded = load(url, "in=30,out=6,arrivals=poisson(60/s)", 90, workers=2)
+    assert [trace.index for trace in loaded.traces] == list(range(90))
+    assert {(trace.status, trace.output_tokens) for trace in loaded.traces} == {("ok", 6)}
+    truth = sorted(json.loads(line)["due_s"][0] for line in log.read_text().splitlines())
+    seen = sorted(trace.t_chunks_ns[0] for trace in loaded.traces)
+    lateness = [(at - due * 1e9) / 1e6 for due, at in zip(truth, seen, strict=True)]
+    assert min(lateness) >= 0
+    assert np.median(lateness) < 3  # ms
+    assert "2 client processes" in loaded.notes
+
+
+def test_processes_share_the_places_of_a_closed_loop() -> None:
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        loaded = load(url, "in=3,out=4,turns=2,concurrency=5", 40, workers=2)
+    assert [trace.index for trace in loaded.traces] == list(range(40))
+    at_once, most = 0, 0
+    for _, step in sorted(
+        [(t.t_send_ns or 0, 1) for t in loaded.traces] + [(t.t_end_ns or 0, -1) for t in loaded.traces]
+    ):
+        at_once += step
+        most = max(most, at_once)
+    assert most == 5
+
+
+def test_a_run_stops_when_it_is_precise_enough_and_cuts_no_answer_off() -> None:
+    with fake("--ttft-ms", "30", "--itl-ms", "3") as url:
+        loaded = load(url, "in=3,out=4,arrivals=constant(150/s)", 5000, stop=Stop(precision=0.5))
+    assert loaded.stopped_because == "precise_enough"
+    assert {trace.status for trace in loaded.traces} == {"ok"}
+    assert 100 <= len(loaded.traces) < 1500
+
+
+def test_a_run_stops_at_its_limit_of_errors() -> None:
+    with fake("--error-rate", "1.0") as url:
+        loaded = load(url, "in=3,out=4,arrivals=constant(50/s)", 5000, stop=Stop(max_errors=20))
+    assert loaded.stopped_because == "too_many_errors"
+    assert 20 <= len(loaded.traces) < 500
+
+
+def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        argv = (url, "--traffic", "in=9,out=5,arrivals=constant(40/s)", "--requests", "2000", "--home", "h")
+        with powerband_load(tmp_path, *argv) as process:
+            time.sleep(4.0)
+            process.kill()
+        (folder,) = (tmp_path / "h" / "runs").iterdir()
+        with powerband_load(tmp_path, "--show", folder.name, "--home", "h", "--json") as process:
+            found = json.loads(process.communicate(timeout=60)[0])
+    metrics = found["metrics"]
+    assert metrics["completed"] == metrics["requests"] >= 30
+    assert metrics["ttft_s"]["p50"] == pytest.approx(0.02, abs=0.015)
+    assert any("did not end by itself" in note for note in found["notes"])
+
+
+def test_stored_runs_are_compared_and_no_key_is_written_down(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "20", "--itl-ms", "2", "--api-key", "sesame") as url:
+        argv = (url, "--traffic", "in=9,out=5,concurrency=4", "--requests", "60", "--home", "h", "--json")
+        runs = []
+        for key in (("--api-key", "sesame"), ("--api-key=sesame",)):
+            with powerband_load(tmp_path, *argv, *key) as process:
+                runs.append(json.loads(process.communicate(timeout=60)[0])["run_id"])
+    with powerband_load(tmp_path, "--compare", *runs, "--home", "h", "--json") as process:
+        found = json.loads(process.communicate(timeout=60)[0])
+    assert [row["name"] for row in found["metrics"]] == ["ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"]
+    assert found["metrics"][0]["ratio"] == pytest.approx(1.0, abs=0.5)
+    kept = [path for path in (tmp_path / "h").rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"sesame" in path.read_bytes() for path in kept)
+
+
+def test_the_highest_rate_is_found(tmp_path: Path) -> None:
+    """One slot, no queue allowed: an answer takes 5 steps of 10 ms, so that 20 requests/s is the most there can be."""
+    with fake("--mode", "batched", "--slots", "1", "--step-ms", "10", "--step-ms-per-seq", "0") as url:
+        traffic = ("--traffic", "in=1,out=5,arrivals=constant(10/s)", "--probe-seconds", "4")
+        find = ("--find", "max_goodput_rate", "--slo", "e2e=90ms,attainment=0.9", "--home", "h", "--json")
+        with powerband_load(tmp_path, url, *traffic, *find) as process:
+            found = json.loads(process.communicate(timeout=110)[0])["max_goodput_rate"]
+    assert process.returncode == 0
+    assert 14 < found["rate_per_s"] < 22
+    assert found["interval"]["low"] <= found["rate_per_s"] <= found["interval"]["high"]
+    assert len(found["probes"]) <= 12

@@ -156,6 +156,36 @@ def test_ctrl_c_of_the_terminal_does_not_reach_the_engine(family: Path) -> None:
         process.stop()
 
 
+def test_ctrl_c_during_stop_still_ends_everything(family: Path) -> None:
+    parent = f"""
+        import sys
+        from pathlib import Path
+        from powerband.engines.process import start_process
+        process = start_process([sys.executable, {str(family)!r}, {str(family.parent)!r}, "2", "0"],
+                                log=Path({str(family.parent)!r}) / "engine.log", name="family", grace_s=1.0)
+        sys.stdin.readline()
+        print("stopping", flush=True)
+        try:
+            process.stop()
+        except KeyboardInterrupt:
+            print("gone", process.alive(), flush=True)
+    """
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    pids = read_pids(family.parent)
+    owner.stdin.write("now\n")
+    owner.stdin.flush()
+    assert owner.stdout.readline() == "stopping\n"
+    for _ in range(2):  # the family ignores SIGTERM for a second: both come in the middle of it
+        time.sleep(0.2)
+        owner.send_signal(signal.SIGINT)
+    assert owner.communicate(timeout=20)[0] == "gone False\n"
+    assert all(gone(pid) for pid in pids)
+
+
 def test_exit_code_and_log_of_this_start_only(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text("a line of another start\n")

@@ -48,7 +48,77 @@ PUBLISHED = {
     "baichuan-inc/Baichuan2-7B": 7_505_973_248,
     "Qwen/Qwen-1_8B": 1_836_828_672,
     "mistralai/Ministral-3-3B-2512": 3_849_090_048,
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": 108_641_793_536,
 }
+# Families the field folder has no config of: sizes from their config.json, and the published count.
+OTHERS: dict[str, tuple[dict[str, Any], int]] = {
+    "mamba-2.8b": (
+        {"model_type": "mamba", "hidden_size": 2560, "num_hidden_layers": 64, "state_size": 16, "time_step_rank": 160,
+         "vocab_size": 50280, "use_bias": False},
+        2_768_345_600,
+    ),
+    "falcon-40b": (
+        {"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+         "num_kv_heads": 8, "new_decoder_architecture": True, "vocab_size": 65024, "bias": False},
+        41_303_293_952,
+    ),
+    "mpt-7b": (
+        {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 50432, "max_seq_len": 2048},
+        6_649_286_656,
+    ),
+    "bloom": (
+        {"model_type": "bloom", "hidden_size": 14336, "n_layer": 70, "n_head": 112, "vocab_size": 250880},
+        176_247_271_424,
+    ),
+    "gpt-neox-20b": (
+        {"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
+         "num_attention_heads": 64, "vocab_size": 50432},
+        20_554_567_680,
+    ),
+    "opt-125m": (
+        {"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072,
+         "vocab_size": 50272, "max_position_embeddings": 2048},
+        125_239_296,
+    ),
+    "gemma-3-27b": (
+        {"model_type": "gemma3", "vision_config": {"model_type": "siglip_vision_model"},
+         "text_config": {"model_type": "gemma3_text", "hidden_size": 5376, "intermediate_size": 21504,
+                         "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 16,
+                         "head_dim": 128, "vocab_size": 262208, "sliding_window": 1024}},
+        27_432_406_640,
+    ),
+    "phi-4": (
+        {"model_type": "phi3", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+         "num_key_value_heads": 10, "intermediate_size": 17920, "vocab_size": 100352, "tie_word_embeddings": False},
+        14_659_507_200,
+    ),
+    "glm-4-9b-0414": (
+        {"model_type": "glm4", "hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32,
+         "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 13696, "vocab_size": 151552},
+        9_400_279_040,
+    ),
+    "granite-3.1-8b": (
+        {"model_type": "granite", "hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 12800, "vocab_size": 49155, "tie_word_embeddings": True},
+        8_170_848_256,
+    ),
+    "olmoe-1b-7b": (
+        {"model_type": "olmoe", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+         "num_key_value_heads": 16, "intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8,
+         "vocab_size": 50304},
+        6_919_161_856,
+    ),
+    "smollm3-3b": (
+        {"model_type": "smollm3", "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+         "num_key_value_heads": 4, "intermediate_size": 11008, "vocab_size": 128256},
+        3_075_098_624,
+    ),
+    "stablelm-2-1.6b": (
+        {"model_type": "stablelm", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+         "num_key_value_heads": 32, "intermediate_size": 5632, "vocab_size": 100352, "use_qkv_bias": True},
+        1_644_515_328,
+    ),
+}  # fmt: skip
 # Configs in the folder that are written in another tool's keys and name no MLP width.
 NOT_A_CONFIG = {"mosaicml/mpt-7b"}
 
@@ -94,6 +164,12 @@ def test_collected_counts_agree(configs: dict[str, dict[str, Any]]) -> None:
         count = entry.get("param_count", {}).get("value")
         if count:
             assert model_from_config(name, entry["config"], name).parameters == count, name
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_families_without_a_field_config_meet_their_published_count(name: str) -> None:
+    config, published = OTHERS[name]
+    assert model_from_config(name, config, name).parameters == published
 
 
 CONFIG: dict[str, Any] = {

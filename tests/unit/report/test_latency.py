@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from tests.support import sample_report as sample
 
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.report.document import Figures, Table
 from powerband.report.latency import latency_section, token_rates
+from tests.support import sample_report as sample
 
 
 def trace(index: int, status: str = "ok", first_ms: int = 100, tokens: int = 3) -> RequestTrace:

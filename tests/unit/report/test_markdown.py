@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from tests.support import sample_report as sample
 
 from powerband.records.run import Run
 from powerband.report.markdown import code_span, escape, fenced, render_markdown
+from tests.support import sample_report as sample
 
 
 @pytest.fixture(scope="module")

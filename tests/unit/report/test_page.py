@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from tests.support import sample_report as sample
 
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
 from powerband.records.verdict import QualityResult
 from powerband.report.page import render_page
+from tests.support import sample_report as sample
 
 
 class Page(HTMLParser):

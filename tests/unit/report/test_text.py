@@ -5,12 +5,12 @@ import re
 
 import msgspec
 import pytest
-from tests.support import sample_report as sample
 
 from powerband.records.metrics import compute_metrics
 from powerband.records.run import ClientCheck
 from powerband.records.value import Missing
 from powerband.report import text
+from tests.support import sample_report as sample
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -86,20 +86,23 @@ def test_a_hopeless_config_is_simulated_twice_only(prior: StepTime) -> None:
     assert predicted.interval.low == 0.0
 
 
-def test_equal_configs_are_simulated_once(prior: StepTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counted(config: EngineConfig, *args: object, **kwargs: object) -> object:
-        calls.append(config)
-        return predict(config, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("powerband.simulate.predict.predict", counted)
+def test_equal_configs_are_simulated_once(prior: StepTime) -> None:
     predictor = Predictor(prior, traffic(1), objective="output_tokens_per_s")
-    first, second = predictor(VLLM), predictor(VLLM.replace(something_unknown="x"))
-    assert first == second
-    assert len(calls) == 1
+    assert predictor(VLLM) == predictor(VLLM.replace(something_unknown="x"))
+    assert predictor.simulated == 1
     predictor(VLLM.replace(max_num_seqs=2))
-    assert len(calls) == 2
+    predictor(VLLM.replace(kv_cache_dtype="fp8"))
+    assert predictor.simulated == 3
+
+
+def test_a_predictor_says_what_predict_says(prior: StepTime) -> None:
+    workload = traffic(3)
+    predictor = Predictor(prior, workload, objective="goodput_per_s", slo=SLO, kv_tokens_of=lambda _: 20_000)
+    for config in (VLLM, VLLM.replace(max_num_seqs=4, tensor_parallel_size=2)):
+        alone = predict(
+            config, workload, prior.at(config), limits_of(config, 20_000), objective="goodput_per_s", slo=SLO
+        )
+        assert predictor(config) == alone
 
 
 def test_what_if_says_where_a_promise_stops_holding(prior: StepTime) -> None:

@@ -1,0 +1,143 @@
+"""Stop rules, warm-up, drift and two runs side by side, on traces made by hand."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from powerband.load.steady import drift, side_by_side, without_warmup
+from powerband.load.stop_rules import Stop, StopRules, is_saturated, relative_width
+from powerband.load.target import Progress
+from powerband.records.config import EngineConfig
+from powerband.records.request import RequestTrace
+from powerband.records.run import Run
+from powerband.records.value import Missing
+from powerband.records.workload import Workload
+
+MS = 1_000_000
+
+
+def trace(index: int, ttft_ms: float, tpot_ms: float = 10.0) -> RequestTrace:
+    due, first = index * 100 * MS, index * 100 * MS + round(ttft_ms * MS)
+    chunks = (first, first + round(tpot_ms * MS), first + 2 * round(tpot_ms * MS))
+    return RequestTrace(
+        index=index, status="ok", input_tokens=5, output_tokens_asked=3, t_sched_ns=due, t_send_ns=due,
+        t_end_ns=chunks[-1], t_chunks_ns=chunks, chunk_tokens=(1, 1, 1),
+    )  # fmt: skip
+
+
+def run_of(traces: list[RequestTrace]) -> Run:
+    end = max(t.t_end_ns or 0 for t in traces)
+    config, workload = EngineConfig(engine="fake", model="m"), Workload(requests=(), source="test")
+    return Run(
+        run_id="r",
+        basis="measured",
+        config=config,
+        effective=Missing(missing="x"),
+        workload=workload,
+        traces=tuple(traces),
+        end_ns=end,
+    )
+
+
+def state(**fields: object) -> Progress:
+    plain = {"elapsed_s": 1.0, "planned": 9, "sent": 9, "completed": 9, "errors": 0, "in_flight": 0, "output_tokens": 0}
+    return Progress(**{**plain, "ttft_s": None, "tpot_s": None, "left_s": None, **fields})  # type: ignore[arg-type]
+
+
+def noisy(count: int, seed: int, slope_ms: float = 0.0) -> list[RequestTrace]:
+    dice = random.Random(seed)
+    return [trace(n, 100 + dice.gauss(0, 15) + slope_ms * n / count) for n in range(count)]
+
+
+def test_the_warm_up_is_cut_by_the_schedule_and_said() -> None:
+    cut = without_warmup(run_of(noisy(50, 0)), 2.0)
+    assert [t.index for t in cut.traces] == list(range(20, 50))
+    assert "20 requests of the first 2 s" in cut.notes[-1]
+    assert without_warmup(cut, 0.0) is cut
+
+
+def test_a_drift_is_found_and_noise_is_not() -> None:
+    """100 runs without a trend raise at most 5 warnings (2 metrics at 1 % each); a trend of 50 % is always seen."""
+    assert sum(drift(noisy(200, seed)) is not None for seed in range(100)) <= 5
+    found = drift(noisy(200, 7, slope_ms=50.0))
+    assert found is not None
+    assert "TTFT went from" in found
+    assert drift(noisy(40, 7, slope_ms=500.0)) is None  # too few to say
+
+
+def test_the_width_of_a_mean_shrinks_with_the_root_of_the_count() -> None:
+    """Independent values, sigma/mean = 0.15: the half-width is about 1.645 * 0.15 / sqrt(n)."""
+    widths = [relative_width(gauss(seed, 1000)) for seed in range(60)]
+    assert np.median(widths) == pytest.approx(1.645 * 0.15 / math.sqrt(1000), rel=0.25)
+    assert relative_width(gauss(1, 99)) == math.inf
+
+
+def gauss(seed: int, count: int) -> list[float]:
+    dice = random.Random(seed)
+    return [dice.gauss(100, 15) for _ in range(count)]
+
+
+def test_a_precise_run_stops_and_says_how_precise() -> None:
+    rules = StopRules(Stop(precision=0.05), open_loop=True)
+    assert rules.check(state(), noisy(60, 0)) is None
+    assert rules.check(state(), noisy(60, 1)) == "precise_enough"
+    assert "within" in rules.why
+
+
+def test_errors_are_counted_against_their_limit() -> None:
+    rules = StopRules(Stop(max_errors=5), open_loop=True)
+    assert rules.check(state(errors=4), []) is None
+    assert rules.check(state(errors=5), []) == "too_many_errors"
+
+
+@pytest.mark.parametrize(
+    ("backlog", "saturated"),
+    [
+        ([20 * n for n in range(36)], True),
+        ([5] * 36, False),
+        ([min(20 * n, 200) for n in range(36)], False),
+        ([20 * n for n in range(35)], False),
+        ([300 - 8 * n for n in range(36)], False),
+        ([20 + (n % 9) * 10 for n in range(36)], False),
+    ],
+    ids=["grows", "flat", "settles", "short", "falls", "waves"],
+)
+def test_saturation_is_growth_without_bound(backlog: list[int], saturated: bool) -> None:
+    assert is_saturated(backlog) is saturated
+    rules = StopRules(Stop(when_saturated=True), open_loop=True)
+    assert ([rules.check(state(in_flight=n), []) for n in backlog][-1] == "saturated") is saturated
+
+
+def test_a_stable_random_queue_is_hardly_ever_called_saturated() -> None:
+    """M/M/1 at 90 % load: backlogs of a queue that has a limit, sampled once a second at 20 requests/s."""
+    false = 0
+    for seed in range(60):
+        dice, waiting, samples = random.Random(seed), 0, []
+        for _ in range(120):
+            for _ in range(20):
+                waiting = max(0, waiting + (dice.random() < 0.45) - (dice.random() < 0.5))
+            samples.append(waiting)
+            if is_saturated(samples):
+                false += 1
+                break
+    assert false <= 3
+
+
+def test_equal_runs_side_by_side_hold_one_in_nine_of_ten() -> None:
+    held = 0
+    for seed in range(60):
+        row = side_by_side(run_of(noisy(200, seed)), run_of(noisy(200, seed + 1000)))[0]
+        assert row.interval is not None
+        held += row.interval.low <= 1 <= row.interval.high
+    assert held >= 48  # 54 expected of 60; below 48 in under 1 % of draws
+
+
+def test_side_by_side_reads_means_by_hand() -> None:
+    rows = side_by_side(run_of([trace(0, 100), trace(1, 300)]), run_of([trace(0, 100), trace(1, 100, 20.0)]))
+    by_name = {row.name: row for row in rows}
+    assert by_name["ttft_s"].before == pytest.approx(0.2)
+    assert by_name["ttft_s"].ratio == pytest.approx(0.5)
+    assert by_name["tpot_s"].ratio == pytest.approx(1.5)
+    assert by_name["ttft_s"].interval is None

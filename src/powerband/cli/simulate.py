@@ -134,6 +134,7 @@ def _document(args: argparse.Namespace, found: list[Any], model: str, device: st
             "intervals": one.intervals,
             "holds": one.holds,
             "surely": one.surely,
+            "shortfall": one.shortfall,
             "refused": one.refused,
             "notes": one.notes,
         }
@@ -170,6 +171,7 @@ def _screen(found: list[Any], slo: Any, step_basis: str) -> str:
         if one.holds is not None:
             sure = "" if one.surely else ", but not at both ends of the interval"
             lines.append(f"    the promise {'holds' if one.holds else 'does not hold'}{sure}")
+        lines += [f"    {one.shortfall}"] if one.shortfall else []
         lines += [f"    {note}" for note in one.notes]
     if front:
         lines.append("* no other config of the sweep has both more output tokens/s and a lower median TPOT")

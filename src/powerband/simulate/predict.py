@@ -13,7 +13,8 @@ from powerband.records.slo import Slo
 from powerband.records.value import Interval
 from powerband.records.workload import Workload
 from powerband.simulate.figures import Figures, simulate_figures
-from powerband.simulate.scheduler import Limits, limits_of
+from powerband.simulate.roofline import TERM_KNOBS, Terms
+from powerband.simulate.scheduler import PAGED, Limits, limits_of
 from powerband.simulate.step_time import StepTime
 
 NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
@@ -37,21 +38,39 @@ def predict(
     ask what a speed-up brings that this model does not know of. A config that stays below ``beat`` even with the
     fastest steps is not simulated with slower ones: its interval starts at 0.
     """
+    curve = trace_curve(workload, step_time, limits, objective, slo, deadline_s, beat)
+    return summarise(curve, objective, step_spread(step_time, curve[0.0], limits))
+
+
+def trace_curve(
+    workload: Workload,
+    step_time: StepTime,
+    limits: Limits,
+    objective: Objective,
+    slo: Slo | None,
+    deadline_s: float | None,
+    beat: float,
+) -> dict[float, Figures]:
+    """Figures by the log of the step time's ratio: at 0, at both ends of its interval and at twice that."""
 
     def figures(shift: float) -> Figures:
         step = step_time if shift == 0 else step_time.scaled(math.exp(shift))
         return simulate_figures(workload, step, limits, slo=slo, deadline_s=deadline_s)
 
-    now = figures(0.0)
-    spread = step_spread(step_time, now, limits)
-    reach = max(LEAST_REACH, NORMAL_90 * spread)
-    found = {-2 * reach: figures(-2 * reach), 0.0: now}
-    hopeless = found[-2 * reach].objective(objective) < beat
-    if not hopeless:
-        found |= {shift: figures(shift) for shift in (-reach, reach, 2 * reach)}
-    shifts = sorted(found)
-    values = [found[shift].objective(objective) for shift in shifts]
+    curve = {0.0: figures(0.0)}
+    reach = max(LEAST_REACH, NORMAL_90 * step_spread(step_time, curve[0.0], limits))
+    curve[-2 * reach] = figures(-2 * reach)
+    if curve[-2 * reach].objective(objective) >= beat:
+        curve |= {shift: figures(shift) for shift in (-reach, reach, 2 * reach)}
+    return curve
+
+
+def summarise(curve: dict[float, Figures], objective: Objective, spread: float) -> Predicted:
+    """The prediction that a curve and a spread of the log step time give."""
+    now, shifts = curve[0.0], sorted(curve)
+    values = [curve[shift].objective(objective) for shift in shifts]
     ends = [float(np.interp(side * NORMAL_90 * spread, shifts, values)) for side in (-1, 0, 1)]
+    hopeless = len(shifts) == 2  # nothing was simulated on the slow side
     return Predicted(
         objective=now.objective(objective),
         interval=Interval(low=0.0 if hopeless else min(ends), high=max(ends)),
@@ -65,7 +84,7 @@ def predict(
             spread=spread,
             log_step=tuple(shifts),
             objective=tuple(values),
-            tpot_p50_s=tuple(found[shift].tpot_p50_s for shift in shifts),
+            tpot_p50_s=tuple(curve[shift].tpot_p50_s for shift in shifts),
         ),
     )
 
@@ -92,24 +111,31 @@ class Predictor:
         self._step, self._workload, self._beat = step_time, workload, beat
         self._objective: Objective = objective
         self._slo, self._deadline_s, self._kv_tokens_of = slo, deadline_s, kv_tokens_of
-        self._known: dict[tuple[bytes, int], Predicted] = {}
+        self._terms: dict[tuple[object, ...], Terms] = {}
+        self._curves: dict[bytes, dict[float, Figures]] = {}
+
+    @property
+    def simulated(self) -> int:
+        """How many different configs were simulated."""
+        return len(self._curves)
 
     def __call__(self, config: EngineConfig) -> Predicted:
-        step = self._step.at(config)
-        limits = limits_of(config, self._kv_tokens_of(config) if self._kv_tokens_of else None)
-        key = (msgspec.json.encode([step.terms, limits]), step.unseen)
-        if key not in self._known:
-            self._known[key] = predict(
-                config,
-                self._workload,
-                step,
-                limits,
-                objective=self._objective,
-                slo=self._slo,
-                deadline_s=self._deadline_s,
-                beat=self._beat,
+        step = self._step_at(config)
+        kv_tokens = self._kv_tokens_of(config) if self._kv_tokens_of and config.engine in PAGED else None
+        limits = limits_of(config, kv_tokens)
+        key = msgspec.json.encode([step.terms, limits])
+        if key not in self._curves:
+            self._curves[key] = trace_curve(
+                self._workload, step, limits, self._objective, self._slo, self._deadline_s, self._beat
             )
-        return self._known[key]
+        curve = self._curves[key]
+        return summarise(curve, self._objective, step_spread(step, curve[0.0], limits))
+
+    def _step_at(self, config: EngineConfig) -> StepTime:
+        key = (config.engine, *(config.knobs.get(name) for name in TERM_KNOBS))
+        if key not in self._terms:
+            self._terms[key] = self._step.at(config).terms
+        return msgspec.structs.replace(self._step, config=config, terms=self._terms[key])
 
 
 def step_spread(step: StepTime, figures: Figures, limits: Limits) -> float:

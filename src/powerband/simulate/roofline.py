@@ -32,6 +32,17 @@ DTYPE_BYTES = {
 }
 
 
+# Knobs that compute_terms reads: configs that agree on them have the same terms.
+TERM_KNOBS = (
+    "tensor_parallel_size",
+    "n_threads",
+    "n_threads_batch",
+    "n_ubatch",
+    "cache_type_k",
+    "cache_type_v",
+    "kv_cache_dtype",
+    "enforce_eager",
+)
 ALL_REDUCE_LATENCY_S = 12e-6  # small-message NCCL all-reduce within a node (assumed)
 EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
 # ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with

@@ -14,6 +14,7 @@ VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
 
 
 MODELLED = ("llamacpp", "vllm", "fake")
+PAGED = ("vllm",)  # how much the cache holds bounds the batch; elsewhere each slot has its own part
 
 
 class Limits(Record):

@@ -13,6 +13,7 @@ from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
 from powerband.simulate.predict import NORMAL_90, step_spread
 from powerband.simulate.scheduler import limits_of
+from powerband.simulate.shortfall import explain_shortfall
 from powerband.simulate.step_time import StepTime
 
 
@@ -30,6 +31,7 @@ class WhatIf(Record):
     intervals: dict[str, Interval] = msgspec.field(default_factory=dict)
     holds: bool | None = None
     surely: bool | None = None
+    shortfall: str | None = None  # why the promise is not kept
     refused: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -62,6 +64,7 @@ def what_if(
         intervals=_intervals(middle, fast, slow),
         holds=None if kept is None else kept[0],
         surely=None if kept is None else len(set(kept)) == 1,
+        shortfall=None if slo is None else explain_shortfall(step, workload, slo, middle),
         notes=runs[0].notes,
     )
 

@@ -1,5 +1,7 @@
 """A change of settings in words: what, for which cause, and what it should bring."""
 
+from collections.abc import Collection
+
 from powerband.records.config import EngineConfig, Value
 from powerband.records.finding import Cause
 from powerband.records.rounds import Objective
@@ -32,9 +34,11 @@ def plan_change(
     )
 
 
-def describe_change(config: EngineConfig, before: EngineConfig, cause: Cause) -> str:
-    """``n_parallel 1 -> 8, n_batch 512 -> 2048 (no_batching)``."""
-    changes = config.changes_from(before)
+def describe_change(
+    config: EngineConfig, before: EngineConfig, cause: Cause, names: Collection[str] | None = None
+) -> str:
+    """``n_parallel 1 -> 8, n_batch 512 -> 2048 (for no_batching)``; of the knobs in ``names`` where given."""
+    changes = {name: value for name, value in config.changes_from(before).items() if names is None or name in names}
     steps = [f"{name} {_write(before.knobs.get(name))} -> {_write(value)}" for name, value in sorted(changes.items())]
     reason = "" if cause == "undecided" else f" (for {cause})"
     return (", ".join(steps) or "no change") + reason

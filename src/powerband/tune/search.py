@@ -113,7 +113,7 @@ class Search:
         place = self._choose(open_, (gain / costs).tolist())
         config, predicted = open_[place], outlook.predicted(place)
         cause = self._cause_of(config)
-        why = describe_change(config, self.best.config, cause)
+        why = describe_change(config, self.best.config, cause, [knob.name for knob in self._knobs])
         return Proposal(
             config=config,
             predicted=predicted,

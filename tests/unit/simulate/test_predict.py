@@ -122,6 +122,24 @@ def test_what_if_says_where_a_promise_stops_holding(prior: StepTime) -> None:
     assert broken.intervals["ttft_p99_s"].high > broken.intervals["ttft_p99_s"].low
 
 
+def test_an_impossible_promise_says_by_how_much_and_what_limits_it(prior: StepTime) -> None:
+    # 15 GB of weights at 3.35 TB/s x 0.82 take 5.5 ms: no load keeps 3 ms a token.
+    found = what_if(VLLM, traffic(5, count=20), prior, slo=Slo(tpot_s=0.003))
+    assert found.holds is False
+    assert found.shortfall is not None
+    assert "TPOT of 3 ms cannot be kept at any load" in found.shortfall
+    assert "reading the weights" in found.shortfall
+
+
+def test_a_promise_broken_by_load_says_so(prior: StepTime) -> None:
+    found = what_if(VLLM.replace(max_num_seqs=1), traffic(5, rate_per_s=50.0), prior, slo=Slo(ttft_s=0.5))
+    assert found.shortfall is not None
+    assert "attainment is" in found.shortfall
+    assert "TTFT p90" in found.shortfall
+    kept = what_if(VLLM, traffic(5, rate_per_s=1.0), prior, slo=Slo(ttft_s=5.0))
+    assert (kept.holds, kept.shortfall) == (True, None)
+
+
 def test_without_a_slo_nothing_is_promised(prior: StepTime) -> None:
     found = what_if(VLLM, traffic(2), prior)
     assert found.holds is None

@@ -14,6 +14,7 @@ from powerband.cli.options import add_device, add_engine, add_home, add_output, 
 from powerband.engines.base import BUILT_IN, get_engine
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import device_catalogue, read_device
+from powerband.probes.live_memory import read_live_memory
 from powerband.probes.startup_log import StartupLog, read_startup_log
 from powerband.records.config import EngineConfig, Knob, Value, parse_settings
 from powerband.records.errors import RequestError, unknown_name
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CARD=PER_HOUR",
         help="price of one card, for --compare; repeatable",
     )
-    parser.add_argument("--measured", type=Path, metavar="LOG", help="an engine's startup log: compare, and remember")
+    parser.add_argument("--measured", metavar="LOG|URL", help="a startup log or a live engine: compare, and remember")
     add_traffic(parser)
     add_home(parser)
     add_output(parser)
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     model = read_model(arguments.model)
-    log = read_startup_log(arguments.measured) if arguments.measured else None
+    log = read_measured(arguments.measured) if arguments.measured else None
     engine = choose_engine(arguments.engine, model, log)
     config = EngineConfig(engine=engine, model=arguments.model, knobs=read_knobs(engine, arguments.set, log))
     traffic = read_traffic(arguments)
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     ledger = predict(residual)
     document = describe(ledger, model, config, arguments.count)
     if log is None:
-        show(arguments, document, draw_ledger(ledger, model, engine))
+        show(arguments, document, draw_ledger(ledger, model, engine, traffic.concurrency if traffic else None))
         return 0 if ledger.fits else 1
     found = reconcile(ledger, log.report, engine=engine, version=version, family=model.family, source=log.source)
     keep = combined(residual, found.residual)
@@ -93,6 +94,11 @@ def show(arguments: argparse.Namespace, document: object, text: str) -> None:
         print_json(document)
     else:
         print_text(text)
+
+
+def read_measured(place: str) -> StartupLog:
+    """What a running engine tells where ``place`` is an address, else its startup log."""
+    return read_live_memory(place) if "://" in place else read_startup_log(Path(place))
 
 
 def choose_engine(asked: str | None, model: ModelSpec, log: StartupLog | None) -> str:

@@ -13,8 +13,8 @@ _MOST_REMEDIES = 8
 _WIDTH = 132
 
 
-def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str) -> str:
-    """Lines with their share of the device, then capacity, remedies and assumptions."""
+def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int | None = None) -> str:
+    """Lines with their share of the device, capacity, remedies and assumptions; ``asked``: the traffic's users."""
     ranks = f" x {ledger.ranks}" if ledger.ranks > 1 else ""
     version = f" {ledger.engine_version}" if ledger.engine_version else ""
     answer = "fits" if ledger.fits else f"does not fit: {ledger.shortage}"
@@ -33,13 +33,13 @@ def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str) -> str:
             f"  {line.name:<12}{line.bytes / GIB:>8.2f} GiB {doubt:<8}{bar:<{_BAR}} {share:>6.1%}  {line.basis}"
         )
     rows.append(f"  {'device':<12}{ledger.memory_bytes / GIB:>8.2f} GiB {'each' if ledger.ranks > 1 else ''}")
-    rows += ["", *_capacity_rows(ledger)]
+    rows += ["", *_capacity_rows(ledger, asked)]
     rows += _remedy_rows(ledger)
     rows += [f"  assumed: {note}"[:_WIDTH] for note in ledger.assumed[:4]]
     return "\n".join(rows) + "\n"
 
 
-def _capacity_rows(ledger: MemoryLedger) -> list[str]:
+def _capacity_rows(ledger: MemoryLedger, asked: int | None) -> list[str]:
     cap = ledger.capacity
     longest = ledger.reported.max_model_len
     whole = f": {cap.max_concurrency:.1f} sequences of {longest:,.0f} tokens" if longest else ""
@@ -50,6 +50,10 @@ def _capacity_rows(ledger: MemoryLedger) -> list[str]:
         users = f"{cap.users_at_traffic:.0f}{between}"
         rows.append(f"  users   {users}, until the cache runs out 1 moment in 100 ({cap.traffic[:40]})")
         rows.append(f"          {cap.users_at_double_length:.0f} where every length doubles")
+        if asked is not None:
+            rows.append(
+                f"          the traffic's own {asked}: {'fit' if asked <= cap.users_at_traffic else 'do not fit'}"
+            )
     if cap.safe_prompt_tokens:
         rows.append(f"  prompt  at most {cap.safe_prompt_tokens:,} tokens alone beside a mean answer")
     return rows

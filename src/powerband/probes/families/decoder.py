@@ -89,7 +89,7 @@ def read_decoder(keys: Keys) -> Shape:
         shape.assumed.append(f"model type {model_type or '(none)'!r} is not known: read as a Llama-like decoder")
     kv_heads = keys.optional("num_key_value_heads", "n_head_kv", default=shape.heads) or shape.heads
     windows = layer_windows(keys, traits.window_period)
-    bias = keys.flag("attention_bias", "bias", "add_qkv_bias")
+    bias = keys.flag("attention_bias", "bias", "add_qkv_bias", "use_qkv_bias")
     blocks = []
     for layer, window in enumerate(windows):
         attention = Heads(

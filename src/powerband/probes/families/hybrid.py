@@ -76,11 +76,11 @@ def read_jamba(keys: Keys) -> Shape:
 
 
 def _mamba1(keys: Keys, hidden: int, *, prefix: str = "", norms: bool = False) -> Mamba1:
+    """Fields carry a prefix where the model has attention of its own beside (Jamba)."""
     rank = keys.fields.get(f"{prefix}dt_rank", keys.fields.get("time_step_rank"))
+    named = 0 if prefix else keys.optional("intermediate_size")
     return Mamba1(
-        inner=keys.optional("intermediate_size")
-        if not prefix and keys.has("state_size") and not keys.has("expand")
-        else keys.optional(f"{prefix}expand", default=2) * hidden,
+        inner=named or keys.optional(f"{prefix}expand", default=2) * hidden,
         state=keys.optional(f"{prefix}d_state", "state_size", default=16),
         kernel=keys.optional(f"{prefix}d_conv", "conv_kernel", default=4),
         dt_rank=rank if isinstance(rank, int) and not isinstance(rank, bool) else -(-hidden // 16),

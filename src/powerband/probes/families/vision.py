@@ -9,9 +9,11 @@ from powerband.probes.tensors import Tensor
 def read_vision(outer: Keys, text_hidden: int) -> tuple[list[Tensor], list[str]]:
     """The tower's tensors, and what had to be assumed; both empty for a text-only model."""
     vision = outer.section("vision_config")
+    if vision is None and outer.text("model_type") == "llama4":
+        vision = Keys(outer.source, {"model_type": "llama4_vision_model"})
+        return list(_llama4(vision, outer, text_hidden)), ["its vision tower is taken to have the sizes of Llama 4's"]
     if vision is None:
-        missing = outer.text("model_type") in ("llama4",)
-        return [], ["its vision tower is not described in the config and not counted"] if missing else []
+        return [], []
     kind = vision.text("model_type") or outer.text("model_type")
     for names, reader in _READERS:
         if kind in names:
@@ -88,6 +90,21 @@ def _gemma4(vision: Keys, outer: Keys, text_hidden: int) -> Iterator[Tensor]:
     yield _matrix("projector", text_hidden, hidden)
 
 
+def _llama4(vision: Keys, outer: Keys, text_hidden: int) -> Iterator[Tensor]:
+    """Llama 4; sizes the config leaves out are those of both its releases."""
+    hidden, width = vision.optional("hidden_size", default=1408), vision.optional("intermediate_size", default=5632)
+    depth, patch = vision.optional("num_hidden_layers", default=34), vision.optional("patch_size", default=14)
+    image, out = vision.optional("image_size", default=336), vision.optional("vision_output_dim", default=4096)
+    yield _matrix("patch_embed", hidden, 3 * patch**2)
+    yield _matrix("pos_embed", (image // patch) ** 2 + 2, hidden)  # a class token, and its position
+    yield from _encoder(hidden, width, depth)
+    yield _matrix("outer_norms", 4 * hidden, 1)
+    inner = vision.optional("projector_input_dim", default=4096)
+    yield _matrix("adapter.fc1", inner, 4 * hidden)  # four patches are shuffled into one
+    yield _matrix("adapter.fc2", out, inner)
+    yield _matrix("projector", text_hidden, out)
+
+
 def _moon(vision: Keys, outer: Keys, text_hidden: int) -> Iterator[Tensor]:
     """MoonViT of Kimi K2.5: learned positions, a two-layer projector over merged patches."""
     hidden, width = vision.count("vt_hidden_size", "hidden_size"), vision.count("vt_intermediate_size")
@@ -105,6 +122,7 @@ _READERS: tuple[tuple[frozenset[str], Callable[[Keys, Keys, int], Iterator[Tenso
     (frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_vision", "qwen3_5_moe_vision"}), _qwen),
     (frozenset({"siglip_vision_model"}), _siglip),
     (frozenset({"pixtral"}), _pixtral),
+    (frozenset({"llama4_vision_model"}), _llama4),
     (frozenset({"gemma4_vision"}), _gemma4),
     (frozenset({"kimi_k25", "kimi_k3", "moonvit"}), _moon),
 )

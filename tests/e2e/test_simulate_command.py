@@ -66,6 +66,15 @@ def test_sweep_marks_the_frontier(model: str, capsys: pytest.CaptureFixture[str]
     assert {"max_num_seqs": 8} in found["frontier"]  # 20 requests/s of 40 tokens at 8 ms each keep 6.4 of them busy
 
 
+def test_replicas_share_the_load(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for replicas in ("1", "4"):
+        assert ask(model, "--set", "max_num_seqs=2", "--replicas", replicas, "--json") == 0
+        found.append(document(capsys))
+    assert found[1]["metrics"]["e2e_s"]["p50"] < found[0]["metrics"]["e2e_s"]["p50"]
+    assert "4 replicas" in found[1]["notes"][0]
+
+
 def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(model, "--sweep", "max_num_seqs=1,64", "--slo", "ttft=1s") == 0
     text = capsys.readouterr().out
@@ -80,6 +89,8 @@ def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[st
         (["--set", "max_num_sequences=4"], "unknown knob 'max_num_sequences'", "max_num_seqs"),
         (["--sweep", "max_num_seqs"], "cannot read --sweep 'max_num_seqs'", "key=a,b,c"),
         (["--sweep", "max_num_seqs=" + ",".join(map(str, range(1, 600)))], "--sweep asks for 599 configs", "500"),
+        (["--replicas", "0"], "--replicas 0", "1 to 1000"),
+        (["--replicas", "2", "--traffic", "in=9,out=9,concurrency=2"], "closed loop", "arrivals"),
         (["--deadline", "60"], "cannot read duration '60'", "500ms"),
         (["--device", "h1000"], "unknown device 'h1000'", "h100"),
         (["--calibrate", "nothing"], "nothing", ""),

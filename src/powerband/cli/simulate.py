@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep", action="append", default=[], metavar="KEY=A,B,C", help="try each value of a knob, repeatable"
     )
+    parser.add_argument("--replicas", type=int, default=1, help="engines behind a router (default 1)")
+    parser.add_argument("--router", choices=("least_loaded", "round_robin"), default="least_loaded")
     parser.add_argument("--deadline", metavar="TIME", help="what has not ended by then counts as dropped, such as 60s")
     parser.add_argument(
         "--calibrate", action="append", default=[], metavar="RUN", help="fit the step time to a run of the journal"
@@ -41,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from powerband.simulate.step_time import predict_from_datasheet
     from powerband.simulate.what_if import WhatIf, what_if
 
+    if not 1 <= args.replicas <= 1000:
+        raise RequestError(f"--replicas {args.replicas} is not possible", hint="accepted: 1 to 1000")
     configs = _configs(args)
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
@@ -57,8 +61,18 @@ def run(args: argparse.Namespace) -> int:
     for config in configs:
         ledger = compute_ledger(model, device, config, count=args.count, remedies=False)
         if ledger.fits:
-            kv_tokens = ledger.capacity.kv_tokens
-            found.append(what_if(config, workload, step_time, kv_tokens=kv_tokens, slo=slo, deadline_s=deadline_s))
+            found.append(
+                what_if(
+                    config,
+                    workload,
+                    step_time,
+                    kv_tokens=ledger.capacity.kv_tokens,
+                    slo=slo,
+                    deadline_s=deadline_s,
+                    replicas=args.replicas,
+                    router=args.router,
+                )
+            )
         else:
             found.append(WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}"))
     if args.json:
@@ -119,6 +133,7 @@ def _document(args: argparse.Namespace, found: list[Any], model: str, device: st
         "model": model,
         "device": device,
         "count": args.count,
+        "replicas": args.replicas,
         "engine": args.engine,
         "traffic": traffic,
         "basis": "simulated",

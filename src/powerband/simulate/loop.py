@@ -38,7 +38,7 @@ def simulate(
     if detailed is None:
         detailed = workload.output_tokens <= DETAILED_TOKENS
     end_s = stepper.end_s
-    traces = _traces(stepper, end_s, detailed)
+    traces = to_traces(stepper, end_s, detailed)
     notes = [] if detailed else ["token gaps are each request's mean: the ITL spread is understated"]
     if stepper.preemptions:
         notes.append(f"{stepper.preemptions} preemptions, each computed again")
@@ -54,7 +54,8 @@ def simulate(
     )
 
 
-def _traces(stepper: Stepper, end_s: float, detailed: bool) -> tuple[RequestTrace, ...]:
+def to_traces(stepper: Stepper, end_s: float, detailed: bool) -> tuple[RequestTrace, ...]:
+    """One trace for every request of the workload; those the stepper never saw are dropped ones."""
     end_ns = round(end_s * NS_PER_S)
     tokens = tokens_by(stepper, end_s)
     times = detailed_times(stepper, tokens) if detailed else first_and_last(stepper, tokens)

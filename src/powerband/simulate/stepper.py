@@ -58,7 +58,7 @@ class Stepper:
         self.segment_growth_s: list[float] = []
         self._closed = concurrency is not None
         self._pending: deque[tuple[float, int]] = deque()
-        self._unsent = deque(range(len(requests)))
+        self._unsent = deque(range(len(requests) if concurrency != 0 else 0))
         self._waiting: deque[Sequence] = deque()
         self._prefilling: deque[Sequence] = deque()
         self._ends: list[tuple[int, int, Sequence]] = []
@@ -78,10 +78,30 @@ class Stepper:
                 self._mixed_step(free_tokens)
             elif self._decoding:
                 self._decode_steps()
-            elif self._pending:
+            elif self._pending and self._pending[0][0] < self.deadline_s:
                 self.now = max(self.now, self._pending[0][0])
             else:
                 break
+
+    def submit(self, index: int, at_s: float) -> None:
+        """Hand in one request at ``at_s``, for a stepper that was built with a concurrency of 0 (nothing by itself)."""
+        self.arrived_s[index] = at_s
+        self._pending.append((at_s + self.clock.request_s, index))
+
+    def advance(self, until_s: float) -> None:
+        """Go on until a step ends at or after ``until_s``, or nothing is left to do."""
+        self.deadline_s = until_s
+        self.run()
+
+    @property
+    def outstanding(self) -> int:
+        """Requests handed in and not yet answered."""
+        return len(self._pending) + len(self._waiting) + len(self._prefilling) + self._decoding
+
+    @property
+    def last_step_s(self) -> float:
+        """When the last step ended; 0 where there was none."""
+        return self.now if self.step else 0.0
 
     def _free_tokens(self) -> int:
         """Prompt tokens that the next step can hold."""

@@ -5,13 +5,16 @@ import math
 import msgspec
 
 from powerband.records.config import EngineConfig
+from powerband.records.errors import RequestError
 from powerband.records.metrics import Distribution, Metrics
+from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.value import Basis, Interval, Record
 from powerband.records.workload import Workload
 from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
 from powerband.simulate.predict import NORMAL_90, step_spread
+from powerband.simulate.replicas import Router, simulate_replicas
 from powerband.simulate.scheduler import limits_of
 from powerband.simulate.shortfall import explain_shortfall
 from powerband.simulate.step_time import StepTime
@@ -44,18 +47,30 @@ def what_if(
     kv_tokens: int | None = None,
     slo: Slo | None = None,
     deadline_s: float | None = None,
+    replicas: int = 1,
+    router: Router = "least_loaded",
 ) -> WhatIf:
-    """Simulate ``config`` on ``workload`` three times: as expected, and at both ends of the step time's interval."""
+    """Simulate ``config`` on ``workload`` three times: as expected, and at both ends of the step time's interval.
+
+    ``replicas`` above 1 put that many engines behind a router. Raises RequestError for those under a closed loop.
+    """
+    if replicas > 1 and workload.concurrency is not None:
+        raise RequestError("replicas need arrivals, and this is a closed loop", hint="such as arrivals=poisson(10/s)")
     step = step_time.at(config)
     limits = limits_of(config, kv_tokens)
-    ratio = math.exp(
-        NORMAL_90 * step_spread(step, simulate_figures(workload, step, limits, deadline_s=deadline_s), limits)
-    )
-    runs = [
-        simulate(config, workload, step.scaled(factor), limits, deadline_s=deadline_s)
-        for factor in (1.0, 1 / ratio, ratio)
-    ]
-    middle, fast, slow = (run.metrics(slo) for run in runs)
+    share = msgspec.structs.replace(workload, requests=workload.requests[::replicas])  # what one replica gets
+    spread = step_spread(step, simulate_figures(share, step, limits, deadline_s=deadline_s), limits)
+    ratio = math.exp(NORMAL_90 * spread)
+
+    def run(scaled: StepTime) -> Run:
+        if replicas == 1:
+            return simulate(config, workload, scaled, limits, deadline_s=deadline_s)
+        return simulate_replicas(
+            config, workload, scaled, limits, replicas=replicas, router=router, deadline_s=deadline_s
+        )
+
+    runs = [run(step.scaled(factor)) for factor in (1.0, 1 / ratio, ratio)]
+    middle, fast, slow = (found.metrics(slo) for found in runs)
     kept = None if slo is None else [(metrics.attainment or 0.0) >= slo.attainment for metrics in (middle, fast, slow)]
     return WhatIf(
         config=config,

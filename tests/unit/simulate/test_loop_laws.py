@@ -11,6 +11,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.request import RequestTrace
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.loop import simulate
+from powerband.simulate.replicas import Router, simulate_replicas
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.step_time import StepTime
 
@@ -147,3 +148,48 @@ def test_same_input_same_run(step_of: StepOf, config: EngineConfig) -> None:
     limits = Limits(slots=4, batch_tokens=64, kv_tokens=400, block_tokens=16)
     first, second = (run_fast(requests, step_of(**TERMS), config, limits) for _ in range(2))
     assert first == second
+
+
+@given(requests=requests_strategy, slots=st.integers(1, 3), router=st.sampled_from(["round_robin", "least_loaded"]))
+@settings(max_examples=60, deadline=None)
+def test_one_replica_is_the_engine_itself(
+    step_of: StepOf, config: EngineConfig, requests: list[tuple[int, int, int]], slots: int, router: Router
+) -> None:
+    specs = tuple(RequestSpec(offset_ns=at * 1_000_000, input_tokens=p, output_tokens=o) for at, p, o in requests)
+    workload, limits = Workload(requests=specs, source="test"), Limits(slots=slots, batch_tokens=64)
+    alone = simulate(config, workload, step_of(**TERMS), limits)
+    routed = simulate_replicas(config, workload, step_of(**TERMS), limits, replicas=1, router=router)
+    for a, b in zip(alone.traces, routed.traces, strict=True):
+        assert [t / S for t in a.t_chunks_ns] == pytest.approx([t / S for t in b.t_chunks_ns], abs=2e-9)
+
+
+def test_least_loaded_beats_round_robin_by_hand(step_of: StepOf, config: EngineConfig) -> None:
+    # One long answer (10 steps of 1 s) and short ones (2 steps), 3 s apart. Round robin sends every second short one
+    # behind the long one; the least loaded replica is always free.
+    requests = [(0, 1, 10), (3000, 1, 2), (6000, 1, 2), (9000, 1, 2)]
+    specs = tuple(RequestSpec(offset_ns=at * 1_000_000, input_tokens=p, output_tokens=o) for at, p, o in requests)
+    workload, limits = Workload(requests=specs, source="test"), Limits(slots=1, batch_tokens=64)
+    ends = {}
+    routers: tuple[Router, ...] = ("round_robin", "least_loaded")
+    for router in routers:
+        run = simulate_replicas(config, workload, step_of(overhead_s=1.0), limits, replicas=2, router=router)
+        ends[router] = [trace.t_chunks_ns[-1] // S for trace in run.traces]
+    assert ends["round_robin"] == [10, 5, 12, 11]  # the third waits for the long one
+    assert ends["least_loaded"] == [10, 5, 8, 11]
+
+
+@given(requests=requests_strategy, replicas=st.integers(1, 4), deadline_ms=st.integers(1, 3000))
+@settings(max_examples=60, deadline=None)
+def test_replicas_lose_no_request(
+    step_of: StepOf, config: EngineConfig, requests: list[tuple[int, int, int]], replicas: int, deadline_ms: int
+) -> None:
+    specs = tuple(RequestSpec(offset_ns=at * 1_000_000, input_tokens=p, output_tokens=o) for at, p, o in requests)
+    workload, limits = Workload(requests=specs, source="test"), Limits(slots=2, batch_tokens=64)
+    run = simulate_replicas(
+        config, workload, step_of(**TERMS), limits, replicas=replicas, deadline_s=deadline_ms / 1000
+    )
+    assert [trace.index for trace in run.traces] == list(range(len(requests)))
+    for trace, (at_ms, _, answer) in zip(run.traces, requests, strict=True):
+        assert trace.t_sched_ns == at_ms * 1_000_000
+        assert (trace.status == "ok") == (trace.output_tokens == answer)
+        assert all(t <= run.end_ns + 1 for t in trace.t_chunks_ns)

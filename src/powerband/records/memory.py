@@ -22,8 +22,8 @@ class MemoryLine(Record):
 class Capacity(Record):
     """How much traffic the KV cache can hold; ``users_at_traffic`` is None where no traffic was given.
 
-    ``safe_prompt_tokens`` is the longest prompt that one sequence can hold beside its answer. ``users_interval`` are the
-    users at the ends of the cache's own interval; ``users_at_double_length`` those left when every length doubles.
+    ``safe_prompt_tokens`` is the longest prompt that one sequence can hold beside its answer. ``users_interval`` are
+    the users at the ends of the cache's own interval; ``users_at_double_length`` those left when every length doubles.
     """
 
     kv_bytes_per_token: int

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.probes.families import read_shape
+from powerband.probes.families.litgpt import from_litgpt
 from powerband.probes.families.vision import read_vision
 from powerband.probes.keys import Keys
 from powerband.probes.quantisation import Scheme, read_scheme
@@ -44,7 +45,7 @@ def decode_config(data: bytes, source: str) -> dict[str, Any]:
 
 def model_from_config(name: str, fields: dict[str, Any], source: str) -> ModelSpec:
     """Shape, cache layout and weights of the model that ``fields`` describes; RequestError for what is not one."""
-    outer = Keys(source, fields)
+    outer = Keys(source, from_litgpt(fields))
     keys = text_keys(outer)
     shape = read_shape(keys)
     towers, unknown = read_vision(outer, shape.hidden)

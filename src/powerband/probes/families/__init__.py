@@ -18,6 +18,7 @@ from powerband.probes.families.hybrid import (
     read_windowed,
 )
 from powerband.probes.families.latent import read_deepseek_v4, read_latent
+from powerband.probes.families.litgpt import read_litgpt
 from powerband.probes.families.older import OLDER, read_nas, read_older
 from powerband.probes.keys import Keys
 from powerband.probes.tensors import Shape
@@ -39,6 +40,7 @@ READERS: dict[str, Callable[[Keys], Shape]] = {
     "kimi_linear": read_kimi_linear,
     "mimo_v2_flash": read_windowed,
     "nemotron-nas": read_nas,
+    "litgpt": read_litgpt,
 }
 
 

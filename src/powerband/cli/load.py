@@ -28,6 +28,8 @@ from powerband.records.workload import Workload
 _DEFAULT_BODY = '{"ignore_eos": true}'
 _ONE_PROCESS_PER_S = 1500.0  # requests/s that one client process sends with room to spare
 _LEAST_PROBE = 100  # requests
+_LIMITED_PROBES = 3  # probes that the client spoilt, before the search gives up
+_QUIET = "try more --workers, or a machine that nobody else uses"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +121,7 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
     first = _workload(args, args.requests, args.scale_rate, args.seed).request_rate_per_s
     if first is None:
         raise RequestError("--find needs traffic with a rate", hint="give a trace or arrivals=poisson(4/s)")
-    search = CapacitySearch(first, slo.attainment)
+    search, limited = CapacitySearch(first, slo.attainment), 0
     stop = msgspec.structs.replace(_stop(args), when_saturated=True)  # a hopeless rate ends when that is sure
     with Recorder(args.home, _target(args), slo) as recorder:
         while (rate := search.ask()) is not None:
@@ -136,9 +138,10 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
             if loaded.stopped_because == "interrupted":
                 break
             if loaded.client.verdict == "limited":
-                raise EngineError(
-                    f"the client is the limit at {rate:.3g}/s: {loaded.client.reason}", hint="more --workers"
-                )
+                limited += 1
+                if limited > _LIMITED_PROBES:
+                    raise EngineError(f"the client is the limit at {rate:.3g}/s: {loaded.client.reason}", hint=_QUIET)
+                continue  # what such a probe says is not used; the rate is asked for again
             good = sum(is_good(trace, slo) for trace in measured.traces)
             missed = len(workload.requests) - len(measured.traces) if loaded.stopped_because == "saturated" else 0
             probe = search.tell(rate, good, len(measured.traces) + missed)

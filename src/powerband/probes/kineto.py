@@ -1,15 +1,13 @@
 """Read a torch.profiler trace (Kineto; CUDA or ROCm) into the timeline of its busiest device."""
 
-import math
-from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
+from powerband.probes.trace_columns import Columns, Index, read_args, read_times, thread_name, whole_number
 from powerband.probes.trace_events import Event, read_events
 from powerband.records.errors import RequestError
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, MEMSET, Ints, Spans, Timeline
@@ -23,91 +21,43 @@ _WORK = {
     "gpu_memset": MEMSET,
     "Memset": MEMSET,
 }
-_CALLS = {"cuda_runtime", "cuda_driver", "Runtime", "hip_runtime"}
-_OPS = {"cpu_op", "Operator"}
-_MARKS = {"user_annotation"}
-_PYTHON = "python_function"
-_COMMUNICATION = ("nccl", "rccl", "ncclDevKernel", "oneccl", "all_reduce", "allreduce", "all_gather", "cross_device")
+_HOST = {
+    "cuda_runtime": "calls",
+    "cuda_driver": "calls",
+    "hip_runtime": "calls",
+    "Runtime": "calls",
+    "cpu_op": "ops",
+    "Operator": "ops",
+    "user_annotation": "marks",
+    "python_function": "python",
+}
+_COMMUNICATION = ("nccl", "rccl", "oneccl", "all_reduce", "allreduce", "all_gather", "cross_device")
 # Host functions that wait for something else than the device.
-_WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "epoll", "accept")
-_LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py", "data_load")
+_WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "accept")
+_LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py")
 # Beyond this the columns alone need more than a gigabyte.
 _MAX_EVENTS = 20_000_000
-_MAX_NAMES, _NAME_LENGTH = 200_000, 160
-# In ns this still fits 64 bits, with room for the length.
-_MAX_US = 4e15
-
-
-class _Args(msgspec.Struct, gc=False):
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-
-
-_ARGS: msgspec.json.Decoder[_Args] = msgspec.json.Decoder(_Args, strict=False)
-
-
-class _Columns:
-    """Intervals that grow by appending: 8 bytes a value, no object an event."""
-
-    def __init__(self) -> None:
-        self.start, self.end, self.thread, self.name, self.extra = (array("q") for _ in range(5))
-
-    def add(self, start: int, end: int, thread: int, name: int, extra: int = 0) -> None:
-        self.start.append(start)
-        self.end.append(end)
-        self.thread.append(thread)
-        self.name.append(name)
-        self.extra.append(extra)
-
-    def table(self, keep: Ints | None = None) -> tuple[Ints, ...]:
-        """The columns sorted by start; ``keep`` selects rows first."""
-        columns = [np.frombuffer(column, dtype=np.int64) if column else np.zeros(0, np.int64) for column in self.all]
-        if keep is not None:
-            columns = [column[keep] for column in columns]
-        order = np.argsort(columns[0], kind="stable")
-        return tuple(column[order] for column in columns)
-
-    @property
-    def all(self) -> tuple["array[int]", ...]:
-        return self.start, self.end, self.thread, self.name, self.extra
-
-    def spans(self, zero_ns: int) -> Spans:
-        start, end, thread, name, _ = self.table()
-        return Spans(start - zero_ns, end - zero_ns, thread, name)
-
-
-class _Index:
-    """Texts as small numbers, bounded in number and length."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, int] = {}
-
-    def of(self, value: Any) -> int:
-        key = value[:_NAME_LENGTH] if isinstance(value, str) else str(value)[:_NAME_LENGTH]
-        number = self.known.get(key)
-        if number is None:
-            if len(self.known) >= _MAX_NAMES:
-                key = "(other names)"
-            number = self.known.setdefault(key, len(self.known))
-        return number
+# Device and host clocks are aligned by the profiler to some microseconds.
+_CLOCK_SLACK_NS = 1_000_000
+_MAX_EARLY = 0.05
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What is gathered while the events pass by."""
+    """What is gathered while the events pass by; the numbers beside the columns say what ``extra`` holds."""
 
-    work: _Columns = field(default_factory=_Columns)  # thread: index of (device, stream); extra: correlation
-    kinds: "array[int]" = field(default_factory=lambda: array("q"))
-    devices: "array[int]" = field(default_factory=lambda: array("q"))
-    calls: _Columns = field(default_factory=_Columns)  # extra: correlation
-    ops: _Columns = field(default_factory=_Columns)
-    waits: _Columns = field(default_factory=_Columns)
-    loads: _Columns = field(default_factory=_Columns)
-    marks: _Columns = field(default_factory=_Columns)
-    names: _Index = field(default_factory=_Index)
-    threads: _Index = field(default_factory=_Index)
-    device_names: _Index = field(default_factory=_Index)
+    work: Columns = field(default_factory=Columns)  # correlation
+    kinds: list[Ints] = field(default_factory=list)  # beside work: kind and device
+    devices: list[Ints] = field(default_factory=list)
+    calls: Columns = field(default_factory=Columns)  # correlation
+    ops: Columns = field(default_factory=Columns)
+    waits: Columns = field(default_factory=Columns)
+    loads: Columns = field(default_factory=Columns)
+    marks: Columns = field(default_factory=Columns)
+    names: Index = field(default_factory=Index)
+    threads: Index = field(default_factory=Index)
+    device_names: Index = field(default_factory=Index)
+    meanings: dict[int, str] = field(default_factory=dict)  # what a name says about its event, by index of the name
     odd: Counter[str] = field(default_factory=Counter)
     total: int = 0
 
@@ -125,10 +75,8 @@ def read_kineto(path: Path) -> Timeline:
                 f"{path.name} holds more than {_MAX_EVENTS:,} events",
                 hint="record fewer steps, or without Python stacks",
             )
-        for event in events:
-            if event.ph == "X":
-                _take_event(reading, event)
-    if not reading.work.start:
+        _take_block(reading, events)
+    if reading.work.empty:
         raise RequestError(
             f"{path.name} holds no GPU events in {reading.total} events",
             hint="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
@@ -136,128 +84,114 @@ def read_kineto(path: Path) -> Timeline:
     return _build(reading, path.name)
 
 
-def _take_event(reading: _Reading, event: Event) -> None:
-    category = event.cat
-    if not isinstance(category, str) or (category not in _TAKEN and category not in _WORK):
+def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
+    """Sort a block by category and take each group at once: per event only what must be done per event."""
+    groups: dict[str, list[Event]] = {category: [] for category in (*_WORK, *_HOST)}
+    for event in events:
+        if event.ph == "X" and type(event.cat) is str:
+            group = groups.get(event.cat)
+            if group is not None:
+                group.append(event)
+    for category, group in groups.items():
+        if not group:
+            continue
+        start, end, kept = read_times(group, reading.odd)
+        rows = group if kept.size == len(group) else [group[k] for k in kept.tolist()]
+        names = np.array([reading.names.of(event.name) for event in rows], dtype=np.int64)
+        if category in _WORK:
+            _take_work(reading, rows, _WORK[category], start, end, names)
+        else:
+            _take_host(reading, rows, _HOST[category], start, end, names)
+
+
+def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end: Ints, names: Ints) -> None:
+    streams, devices, ids = [], [], []
+    for event in rows:
+        args = read_args(event)
+        device = args.device if isinstance(args.device, int) else str(event.pid)
+        stream = args.stream if isinstance(args.stream, int) else str(event.tid)
+        devices.append(reading.device_names.of(device))
+        streams.append(reading.threads.of(("gpu", device, stream)))
+        ids.append(whole_number(args.correlation))
+    kinds = np.full(len(rows), kind, dtype=np.int64)
+    if kind == KERNEL:
+        for name in set(names.tolist()):
+            if _meaning(reading, name, rows, names) == "communication":
+                kinds[names == name] = COMMUNICATION
+    if rows:
+        reading.kinds.append(kinds)
+        reading.devices.append(_ints(devices))
+    reading.work.add(start, end, _ints(streams), names, _ints(ids))
+
+
+def _take_host(reading: _Reading, rows: list[Event], group: str, start: Ints, end: Ints, names: Ints) -> None:
+    threads = _ints([reading.threads.of((str(event.pid), str(event.tid))) for event in rows])
+    none = np.zeros(len(rows), dtype=np.int64)
+    if group == "calls":
+        reading.calls.add(start, end, threads, names, _ints([whole_number(read_args(e).correlation) for e in rows]))
         return
-    kind = _WORK.get(category)
-    span = _span(reading, event)
-    if span is None:
-        return
-    start, end = span
-    name = event.name if isinstance(event.name, str) else str(event.name)
-    if kind is not None:
-        _take_work(reading, event, kind, name, start, end)
-        return
-    if category == _PYTHON:
-        _take_python(reading, event, name, start, end)
-        return
-    thread = reading.threads.of(f"{event.pid}/{event.tid}")
-    number = reading.names.of(name)
-    if category in _CALLS:
-        reading.calls.add(start, end, thread, number, _whole(_args(event).correlation))
-        return
-    if any(word in name for word in _LOADING[:2]):
-        reading.loads.add(start, end, thread, number)
-    elif category in _MARKS or name.startswith("ProfilerStep"):
-        reading.marks.add(start, end, thread, number)
-    else:
-        reading.ops.add(start, end, thread, number)
+    meanings = {name: _meaning(reading, name, rows, names) for name in set(names.tolist())}
+    # Python frames are kept only where they say what the host waits for.
+    targets = {"load": reading.loads, "wait": reading.waits if group == "python" else reading.ops}
+    usual = {"python": None, "marks": reading.marks, "ops": reading.ops}[group]
+    for meaning in {*meanings.values()}:
+        target = reading.marks if meaning == "step" and group != "python" else targets.get(meaning, usual)
+        if target is None:
+            continue
+        chosen = np.isin(names, [name for name, said in meanings.items() if said == meaning])
+        target.add(start[chosen], end[chosen], threads[chosen], names[chosen], none[chosen])
 
 
-_TAKEN = frozenset(_CALLS | _OPS | _MARKS | {_PYTHON})
+def _meaning(reading: _Reading, number: int, rows: list[Event], names: Ints) -> str:
+    """What an event's name says, looked at once for each name."""
+    said = reading.meanings.get(number)
+    if said is None:
+        name = str(rows[int(np.argmax(names == number))].name)
+        lowered = name[:160].lower()
+        if any(word in lowered[:80] for word in _COMMUNICATION):
+            said = "communication"
+        elif any(word in name for word in _LOADING):
+            said = "load"
+        elif name.startswith("ProfilerStep"):
+            said = "step"
+        elif any(word in lowered for word in _WAITING) and "nn.module" not in lowered:
+            said = "wait"
+        else:
+            said = ""
+        reading.meanings[number] = said
+    return said
 
 
-def _take_work(reading: _Reading, event: Event, kind: int, name: str, start: int, end: int) -> None:
-    args = _args(event)
-    lowered = name[:80].lower()
-    if kind == KERNEL and any(word in lowered for word in _COMMUNICATION):
-        kind = COMMUNICATION
-    device = args.device if isinstance(args.device, int) else event.pid
-    stream = args.stream if isinstance(args.stream, int) else event.tid
-    reading.devices.append(reading.device_names.of(device))
-    reading.kinds.append(kind)
-    reading.work.add(
-        start,
-        end,
-        reading.threads.of(f"gpu {device} stream {stream}"),
-        reading.names.of(name),
-        _whole(args.correlation),
-    )
-
-
-def _take_python(reading: _Reading, event: Event, name: str, start: int, end: int) -> None:
-    """Python frames are kept only where they say what the host waits for."""
-    lowered = name.lower()
-    thread = reading.threads.of(f"{event.pid}/{event.tid}")
-    if any(word in name for word in _LOADING):
-        reading.loads.add(start, end, thread, reading.names.of(name))
-    elif any(word in lowered for word in _WAITING) and "nn.module" not in lowered:
-        reading.waits.add(start, end, thread, reading.names.of(name))
-
-
-def _span(reading: _Reading, event: Event) -> tuple[int, int] | None:
-    """Start and end in ns; None (counted) for what is no time."""
-    try:
-        start, length = float(event.ts), float(event.dur if event.dur is not None else 0.0)
-    except (TypeError, ValueError):
-        reading.odd["without a readable time"] += 1
-        return None
-    if not (math.isfinite(start) and math.isfinite(length)) or abs(start) > _MAX_US or length > _MAX_US:
-        reading.odd["with a time that is not finite or out of range"] += 1
-        return None
-    if length < 0:
-        reading.odd["with a negative duration"] += 1
-        return None
-    return round(start * 1000), round((start + length) * 1000)
-
-
-def _args(event: Event) -> _Args:
-    try:
-        return _ARGS.decode(event.args) if event.args else _Args()
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Args()
-
-
-def _whole(value: Any) -> int:
-    """A correlation id, or -1 where there is none that fits."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else -1
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
 
 
 def _build(reading: _Reading, source: str) -> Timeline:
     notes = [f"{count} events {what} were left out" for what, count in reading.odd.items()]
-    devices = np.frombuffer(reading.devices, dtype=np.int64)
-    busiest, keep = _busiest(reading, devices)
-    kept = np.flatnonzero(keep)
-    if kept.size < devices.size:
+    kinds, devices = np.concatenate(reading.kinds), np.concatenate(reading.devices)
+    order = np.argsort(np.concatenate([piece[0] for piece in reading.work.pieces]), kind="stable")
+    kinds, devices = kinds[order], devices[order]  # as table() sorts the rest
+    start, end, stream, name, correlation = reading.work.table()
+    busiest = int(np.argmax(np.bincount(devices, weights=(end - start).astype(float))))
+    mine = devices == busiest
+    if not mine.all():
         notes.append(
-            f"the trace holds {len(set(devices.tolist()))} devices; this is the one with the most work, "
-            f"{kept.size} of {devices.size} pieces"
+            f"the trace holds {np.unique(devices).size} devices; this is the one with the most work, "
+            f"{np.count_nonzero(mine)} of {devices.size} pieces"
         )
-    kinds = np.frombuffer(reading.kinds, dtype=np.int64)[kept]
-    start, end, stream, name, correlation = reading.work.table(kept)
-    kinds = kinds[np.argsort(np.frombuffer(reading.work.start, dtype=np.int64)[kept], kind="stable")]
+    start, end, stream, name, correlation = (column[mine] for column in (start, end, stream, name, correlation))
     zero_ns = int(start[0])
-    calls, call_correlation = _calls(reading, zero_ns)
-    launch = match_launches(correlation, call_correlation)
+    call_start, call_end, call_thread, call_name, call_id = reading.calls.table()
+    calls = Spans(call_start - zero_ns, call_end - zero_ns, call_thread, call_name)
     start, end = start - zero_ns, end - zero_ns
-    known = launch >= 0
-    if known.any():
-        early = start[known] < calls.start_ns[launch[known]] - _CLOCK_SLACK_NS
-        if early.mean() > _MAX_EARLY:
-            notes.append(
-                f"{early.mean():.0%} of the device work starts before its launch: two clocks; launches are not used"
-            )
-            launch = np.full_like(launch, -1)
-    if (launch < 0).mean() > _MAX_EARLY:
-        notes.append(f"{(launch < 0).mean():.0%} of the device work has no launch in the trace")
+    launch, doubts = check_launches(start, calls, match_launches(correlation, call_id))
     return Timeline(
         source=source,
-        device=str(list(reading.device_names.known)[busiest]),
+        device=reading.device_names.texts()[busiest],
         work_start_ns=start,
         work_end_ns=end,
         work_stream=stream,
-        work_kind=kinds,
+        work_kind=kinds[mine],
         work_name=name,
         work_launch=launch,
         calls=calls,
@@ -265,26 +199,24 @@ def _build(reading: _Reading, source: str) -> Timeline:
         waits=reading.waits.spans(zero_ns),
         loads=reading.loads.spans(zero_ns),
         marks=reading.marks.spans(zero_ns),
-        names=tuple(reading.names.known),
-        threads=tuple(reading.threads.known),
-        notes=tuple(notes),
+        names=reading.names.texts(),
+        threads=reading.threads.texts(thread_name),
+        notes=(*notes, *doubts),
     )
 
 
-# Device and host clocks are aligned by the profiler to some microseconds.
-_CLOCK_SLACK_NS = 1_000_000
-_MAX_EARLY = 0.05
-
-
-def _busiest(reading: _Reading, devices: Ints) -> tuple[int, "np.ndarray[tuple[int], np.dtype[np.bool_]]"]:
-    spent = np.frombuffer(reading.work.end, dtype=np.int64) - np.frombuffer(reading.work.start, dtype=np.int64)
-    busiest = int(np.argmax(np.bincount(devices, weights=spent.astype(float))))
-    return busiest, devices == busiest
-
-
-def _calls(reading: _Reading, zero_ns: int) -> tuple[Spans, Ints]:
-    start, end, thread, name, correlation = reading.calls.table()
-    return Spans(start - zero_ns, end - zero_ns, thread, name), correlation
+def check_launches(start: Ints, calls: Spans, launch: Ints) -> tuple[Ints, list[str]]:
+    """The launches, or none of them where the host's clock and the device's disagree; and what must be said."""
+    doubts = []
+    known = launch >= 0
+    if known.any():
+        early = float((start[known] < calls.start_ns[launch[known]] - _CLOCK_SLACK_NS).mean())
+        if early > _MAX_EARLY:
+            doubts.append(f"{early:.0%} of the device work starts before its launch: two clocks; launches are not used")
+            return np.full_like(launch, -1), doubts
+    if (share := float((~known).mean())) > _MAX_EARLY:
+        doubts.append(f"{share:.0%} of the device work has no launch in the trace")
+    return launch, doubts
 
 
 def match_launches(work: Ints, calls: Ints) -> Ints:

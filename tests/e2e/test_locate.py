@@ -119,6 +119,36 @@ def test_a_stored_run_is_diagnosed_from_its_folder_and_for_a_person(tmp_path: Pa
     assert len(text.splitlines()) < 60
 
 
+def test_a_profiler_trace_is_diagnosed_and_one_without_gpu_events_refused(tmp_path: Path) -> None:
+    """Four kernels of 10 us, each launched 80 us after the one before has ended."""
+    events: list[dict[str, Any]] = []
+    for k in range(4):
+        args = {"correlation": k, "stream": 7, "device": 0}
+        call = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "pid": 1,
+            "tid": 1,
+            "ts": 100 * k,
+            "dur": 5,
+        }
+        work = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 100 * k + 10, "dur": 10}
+        events += [{**call, "args": args}, {**work, "args": args}]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    done = locate(str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["verdict"] == "launch_bound"
+    assert document["gpu_busy_ratio"] == pytest.approx(40 / 310)
+    path.write_text(json.dumps({"traceEvents": [event for event in events if event["cat"] != "kernel"]}))
+    refused = locate(str(path))
+    assert refused.returncode == 2
+    assert "holds no GPU events in 4 events" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

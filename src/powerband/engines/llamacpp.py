@@ -87,7 +87,11 @@ class LlamaCpp:
         url = f"http://{HOST}:{port}"
         wait_ready(process, url, timeout_s, name=self.name)
         started_s = time.monotonic() - began_s
-        model_id, build = _identity(url)
+        try:
+            model_id, build = _identity(url)
+        except BaseException:
+            process.stop()
+            raise
         return Running(
             url,
             model_id=model_id,

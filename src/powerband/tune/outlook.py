@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 Predict = Callable[[EngineConfig], Predicted]
 
 MODEL_ERROR = 0.05  # of an objective by the curve of a config that was measured (relative)
+BIAS = 0.15  # spread of what all curves may be off by together, before any trial (log)
+OFFSET = 0.1  # added to a value before its logarithm, as a share of the largest: 0 has none
 COUNTING = 0.02  # of a measured objective by the run's finite number of requests (relative)
 
 
@@ -81,11 +83,13 @@ class Outlook:
         self._curves = [response_of(predicted) for predicted in self._predicted]
         self._features, self._predict = values.features, predict
         self._effects = Effects(values.prior_sd(configs, self._predicted))
+        self._bias, self._offset = 0.0, 1e-9
         self._learn(trials)
+        self._learn_bias(trials)
         self.mean, self.sd = self._belief(configs, self._curves)
         self.values: Array = np.array(
             [
-                value_at(curve, mean + sd * SLICES)
+                self._value_at(curve, mean + sd * SLICES)
                 for curve, mean, sd in zip(self._curves, self.mean, self.sd, strict=True)
             ]
         )
@@ -93,12 +97,12 @@ class Outlook:
     def bound(self) -> Array:
         """What each config reaches if its steps are as fast as they may be, with 99 % confidence."""
         fastest = self.mean - SURE * self.sd
-        return np.array([float(value_at(curve, at)) for curve, at in zip(self._curves, fastest, strict=True)])
+        return np.array([float(self._value_at(curve, at)) for curve, at in zip(self._curves, fastest, strict=True)])
 
     def predicted(self, place: int) -> Predicted:
         """The belief about one config, as a prediction with a 90 % interval."""
         curve, mean, sd = self._curves[place], self.mean[place], self.sd[place]
-        low, middle, high = (float(value_at(curve, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
+        low, middle, high = (float(self._value_at(curve, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
         return msgspec.structs.replace(
             self._predicted[place],
             objective=middle,
@@ -112,6 +116,15 @@ class Outlook:
         Where the objective is steep (a promise just kept or just missed) one run says little, and the curve more: so
         each counts by its own uncertainty. A config is not best because its trial was lucky.
         """
+        measured, by_curve, noise = self._two_views(trial)
+        doubt = by_curve.std() + MODEL_ERROR * by_curve.mean()
+        if noise + doubt == 0:
+            return measured
+        share = noise**2 / (noise**2 + doubt**2)
+        return float(measured + share * (by_curve.mean() - measured))
+
+    def _two_views(self, trial: Trial) -> tuple[float, Array, float]:
+        """The measured objective, the slices its curve gives at the speed it was measured to have, and its noise."""
         assert trial.measured is not None
         measured = objective_value(trial.measured, self._objective)
         curve = response_of(self._predict(trial.config))
@@ -120,13 +133,25 @@ class Outlook:
         if implied is not None:
             weight = sd**2 / (sd**2 + NOISE**2)
             mean, sd = mean + weight * (implied - mean), sd * np.sqrt(1 - weight)
-        by_curve = value_at(curve, mean + sd * SLICES)
-        noise = value_at(curve, mean + NOISE * SLICES).std() + COUNTING * measured
-        doubt = by_curve.std() + MODEL_ERROR * by_curve.mean()
-        if noise + doubt == 0:
-            return measured
-        share = noise**2 / (noise**2 + doubt**2)
-        return float(measured + share * (by_curve.mean() - measured))
+        noise = self._value_at(curve, mean + NOISE * SLICES).std() + COUNTING * measured
+        return measured, self._value_at(curve, mean + sd * SLICES), float(noise)
+
+    def _value_at(self, curve: Response, log_step: Array) -> Array:
+        """The objective by the curve and by how much such curves were off so far."""
+        values: Array = np.maximum((value_at(curve, log_step) + self._offset) * np.exp(self._bias) - self._offset, 0.0)
+        return values
+
+    def _learn_bias(self, trials: Sequence[Trial]) -> None:
+        """How much the measured objective lies above or below the curves at the same speed, over all trials."""
+        views = [self._two_views(trial) for trial in trials if trial.status == "done" and trial.measured is not None]
+        offset = OFFSET * max([1e-9, *(max(measured, float(by.mean())) for measured, by, _ in views)])
+        precision, total = 1 / BIAS**2, 0.0
+        for measured, by_curve, noise in views:
+            level = float(by_curve.mean()) + offset
+            weight = (1 - offset / level) ** 2 / (((noise + float(by_curve.std())) / level) ** 2 + MODEL_ERROR**2)
+            total += weight * float(np.log((measured + offset) / level))
+            precision += weight
+        self._bias, self._offset = total / precision, offset
 
     def _learn(self, trials: Sequence[Trial]) -> None:
         seen: list[tuple[EngineConfig, float, float]] = []

@@ -33,9 +33,10 @@ def response_of(predicted: Predicted) -> Response:
 
 
 def value_at(response: Response, log_step: Array) -> Array:
-    """The objective at each log step ratio; flat beyond the ends of the curve."""
+    """The objective at each log step ratio; beyond the slow end it falls as the speed, beyond the fast end it stays."""
     values: Array = np.interp(log_step, response.log_step, response.objective)
-    return values
+    beyond = np.maximum(np.asarray(log_step) - response.log_step[-1], 0.0)
+    return values * np.exp(-beyond)
 
 
 def implied_step(response: Response, measured: Metrics, objective: Objective) -> float | None:
@@ -47,7 +48,10 @@ def implied_step(response: Response, measured: Metrics, objective: Objective) ->
     tpot = None if isinstance(measured.tpot_s, Missing) else measured.tpot_s.p50
     known = [(time, shift) for time, shift in zip(response.tpot_p50_s, response.log_step, strict=True) if time]
     if tpot and len(known) == len(response.log_step):
-        return _invert([math.log(time) for time, _ in known], list(response.log_step), math.log(tpot))
+        times, shifts = [math.log(time) for time, _ in known], list(response.log_step)
+        # Beyond the ends the time per token is taken as proportional to the step.
+        outside = min(math.log(tpot) - times[0], 0.0) + max(math.log(tpot) - times[-1], 0.0)
+        return _invert(times, shifts, math.log(tpot)) + outside
     value = objective_value(measured, objective)
     falling = list(reversed(response.objective))
     if value <= 0 or not falling[0] < falling[-1] or not falling[0] <= value <= falling[-1]:
@@ -56,5 +60,5 @@ def implied_step(response: Response, measured: Metrics, objective: Objective) ->
 
 
 def _invert(rising: list[float], shifts: list[float], value: float) -> float:
-    """The shift at which the curve has ``value``; equal neighbours are taken as one point, the ends as limits."""
+    """The shift at which the curve has ``value``; equal neighbours count as one point, and the ends are limits."""
     return float(np.interp(value, np.maximum.accumulate(rising), shifts))

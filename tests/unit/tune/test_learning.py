@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
 from powerband.records.config import EngineConfig, Knob
-from powerband.records.metrics import Metrics
+from powerband.records.metrics import Distribution, Metrics
 from powerband.records.objective import is_better
 from powerband.records.run import Response
 from powerband.tune.effects import Effects
@@ -55,9 +56,21 @@ def response() -> Response:
 
 
 def test_response_is_read_both_ways(metrics_of: Callable[..., Metrics]) -> None:
-    assert value_at(response(), np.array([-0.1, 0.0, 0.1, 9.0])).tolist() == [11.0, 10.0, 7.0, 4.0]
+    assert value_at(response(), np.array([-9.0, -0.1, 0.0, 0.1])).tolist() == [12.0, 11.0, 10.0, 7.0]
+    assert value_at(response(), np.array([0.5]))[0] == pytest.approx(4.0 * np.exp(-0.3))
     assert implied_step(response(), metrics_of(7.0), "goodput_per_s") == pytest.approx(0.1)
     assert implied_step(response(), metrics_of(20.0), "goodput_per_s") is None  # nothing on the curve explains it
+
+
+def test_time_per_token_tells_the_speed_first(metrics_of: Callable[..., Metrics]) -> None:
+    def at(tpot_s: float) -> float | None:
+        times = Distribution(mean=tpot_s, p50=tpot_s, p90=tpot_s, p99=tpot_s, n=9)
+        return implied_step(response(), msgspec.structs.replace(metrics_of(7.0), tpot_s=times), "goodput_per_s")
+
+    assert at(0.020) == pytest.approx(0.0)
+    assert at((0.020 * 0.026) ** 0.5) == pytest.approx(0.1)  # half way on the logarithmic scale
+    assert at(0.026 * 1.5) == pytest.approx(0.2 + np.log(1.5))  # beyond the end: as the step
+    assert at(0.016 / 1.5) == pytest.approx(-0.2 - np.log(1.5))
 
 
 def test_survival_blames_what_was_new(knobs: tuple[Knob, ...], naive: EngineConfig) -> None:

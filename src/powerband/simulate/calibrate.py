@@ -65,23 +65,28 @@ def _solve(
     precision: Array = np.linalg.inv(np.array(prior.covariance, dtype=np.float64))
     budget_of = np.repeat(budgets, np.diff(bounds)).tolist()
     base = np.array([weight for _, _, weight in rows]) / ROW_NOISE**2
+    seconds = np.array([row.seconds for row, _, _ in rows])
     factors = start.copy()
     weights = base.copy()
+    scale = seconds.copy()
     relative = np.zeros((len(rows), len(FACTORS)))
     for _ in range(8):  # which side of the roofline binds, and which rows are outliers, depends on the factors
-        relative = np.array(
+        parts = np.array(
             [
-                _row_parts(row, _with(step, factors), budget) / row.seconds
+                _row_parts(row, _with(step, factors), budget)
                 for (row, step, _), budget in zip(rows, budget_of, strict=True)
             ]
         )
+        # By the longer of both: a row cut short by a timer's jitter must not weigh as much as its ratio says.
+        scale = np.maximum(seconds, parts @ factors)
+        relative = parts / scale[:, None]
         hessian = relative.T @ (weights[:, None] * relative) + precision
-        target = relative.T @ weights + precision @ start
+        target = relative.T @ (weights * seconds / scale) + precision @ start
         factors = _non_negative(hessian, target, factors)
-        errors = np.abs(relative @ factors - 1.0)
+        errors = np.abs(relative @ factors - seconds / scale)
         weights = base * np.minimum(1.0, 1.5 * ROW_NOISE / np.maximum(errors, 1e-9))
     covariance = np.asarray(np.linalg.inv(relative.T @ (weights[:, None] * relative) + precision), dtype=np.float64)
-    left: Array = relative @ factors - 1.0
+    left: Array = (relative @ factors) * scale / seconds - 1.0
     return factors, covariance, left
 
 

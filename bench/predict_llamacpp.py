@@ -152,8 +152,8 @@ def main() -> None:
         [
             "# Prediction after calibration: llama.cpp on two shared cores",
             "",
-            "Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp, 2 threads. The step time is fitted to "
-            "two runs (one slot; eight slots), every other run is predicted. Times in ms.",
+            "Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp, 2 threads. The step time is fitted "
+            "to two runs (one slot; eight slots), every other run is predicted. Times in ms.",
             "",
             noise(runs),
             render(runs),

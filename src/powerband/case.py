@@ -19,8 +19,8 @@ from powerband.records.slo import Slo, parse_slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
 
-# "auto" offers as much as one request at a time can just serve: naive settings must queue, good ones need not.
-AUTO_LOAD = 1.0
+# "auto" offers nine tenths of what one request at a time can serve: naive settings queue for long, good ones need not.
+AUTO_LOAD = 0.9
 _PREVIEW_REQUESTS = 2_000
 _TRIALS_IN_A_BUDGET = 14.0
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 8.0, 60.0

@@ -10,6 +10,7 @@ from powerband.records.value import known
 # Measured with llama.cpp, 2 threads on 2 cores, one neighbour: 5 % of a core cost nothing, 10 % cost 4 % of the speed,
 # 25 % cost 16 %, 50 % cost 70 %, a whole core 96 %. A machine at rest and readings in 10 ms ticks stay below 0.05.
 TAKEN_CORES = 0.15
+EPISODE_CORES = 0.25  # a reading that is short by this belongs to an episode; less for a moment is normal
 EPISODE_SHARE = 0.25  # of the watched time: a longer episode than this is not a brief spike
 _ACTIVE_SHARE = 0.1  # an engine that uses less than this of its threads is waiting for work and needs no core
 _SHORT_READING_S = 0.1  # CPU time is counted in ticks of 10 ms: a shorter reading says nothing
@@ -21,7 +22,7 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
 
     An engine of ``threads_wanted`` threads is short by ``threads + others + steal - cores``, at most what others took;
     where its threads are not known, it is short of what others took while no core was idle. Readings in which the
-    engine was idle do not count. Contended: the median shortage reaches TAKEN_CORES, or shortages of that size fill
+    engine was idle do not count. Contended: the median shortage reaches TAKEN_CORES, or those of EPISODE_CORES fill
     more than a quarter of the time; a brief spike does neither.
     """
     samples = [sample for sample in samples if sample.interval_s >= _SHORT_READING_S]
@@ -35,7 +36,7 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
         return Contention(contended=False, reason="the engine was idle in every reading", other_cores=other)
     short = [_shortage_cores(sample, threads_wanted) for sample in active]
     watched_s = sum(sample.interval_s for sample in active)
-    short_s = sum(sample.interval_s for sample, cores in zip(active, short, strict=True) if cores >= TAKEN_CORES)
+    short_s = sum(sample.interval_s for sample, cores in zip(active, short, strict=True) if cores >= EPISODE_CORES)
     share = short_s / watched_s if watched_s > 0 else 0.0
     contended = median(short) >= TAKEN_CORES or share > EPISODE_SHARE
     return Contention(
@@ -68,7 +69,7 @@ def _reason(
     used += f" (median of {len(samples)} readings with the engine busy)"
     wants = "its threads are not known" if threads is None else f"the engine runs {threads} threads"
     if not contended:
-        spikes = sum(cores_short >= TAKEN_CORES for cores_short in short)
+        spikes = sum(cores_short >= EPISODE_CORES for cores_short in short)
         return used + (f"; {wants}; {spikes} brief spikes are tolerated" if spikes else f"; {wants}")
     worst = max(short)
     instead = "" if threads is None or threads < cores else ", or leave them a core with fewer threads"

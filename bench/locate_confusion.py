@@ -146,13 +146,23 @@ def main() -> int:
             if row.verdict != case.cause:
                 print(f"    {row.reason}\n    {row.findings}", flush=True)
     if args.out:
-        args.out.write_text(table(rows))
+        args.out.write_text(HEAD + table(rows))
     return 0
 
 
 def read_rows(path: Path) -> list[Row]:
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Row) for line in lines]
+
+
+HEAD = """# How often locate is right
+
+A cause is planted in the fake engine (a real HTTP server with known step times), traffic goes through a real socket,
+and `locate` sees what it would see of any engine: request timings, /metrics every 0.5 s, the host. Made by
+`python bench/locate_confusion.py`, which says what is planted and how. The same on a real engine:
+[llama.cpp on a CPU](locate-accuracy-llamacpp.md).
+
+"""
 
 
 def table(rows: list[Row], cases: tuple[Case, ...] = CASES) -> str:

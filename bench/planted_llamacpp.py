@@ -45,6 +45,15 @@ CASES = (
 )  # fmt: skip
 
 
+HEAD = """# How often locate is right on llama.cpp
+
+Causes planted in llama.cpp's server with SmolLM2-135M (Q4_1) on a 2-core CPU, by a setting or by busy processes beside
+the engine. Made by `python bench/planted_llamacpp.py MODEL.gguf`. `undecided` is the right answer where the host is
+contended.
+
+"""
+
+
 def spin() -> None:
     while True:
         pass
@@ -115,7 +124,7 @@ def main() -> int:
             print(f"{number:>2} {case.cause:<24} seed {seed} {mark:<24} {row.usable}\n    {row.reason}", flush=True)
             print(f"    {row.findings}", flush=True)
     if args.out:
-        args.out.write_text(table(rows, CASES))
+        args.out.write_text(HEAD + table(rows, CASES))
     return 0
 
 

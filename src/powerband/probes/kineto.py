@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from powerband.probes.trace_columns import Columns, Index, read_args, read_times, thread_name, whole_number
-from powerband.probes.trace_events import Event, read_events
+from powerband.probes.trace_columns import Columns, Index, read_times, thread_name, whole_number
+from powerband.probes.trace_events import Args, Event, read_events
 from powerband.records.errors import RequestError
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, MEMSET, Ints, Spans, Timeline
 
@@ -40,6 +40,7 @@ _MAX_EVENTS = 20_000_000
 # Device and host clocks are aligned by the profiler to some microseconds.
 _CLOCK_SLACK_NS = 1_000_000
 _MAX_EARLY = 0.05
+_NO_ARGS = Args()
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
             continue
         start, end, kept = read_times(group, reading.odd)
         rows = group if kept.size == len(group) else [group[k] for k in kept.tolist()]
-        names = np.array([reading.names.of(event.name) for event in rows], dtype=np.int64)
+        names = reading.names.of_all([event.name for event in rows])
         if category in _WORK:
             _take_work(reading, rows, _WORK[category], start, end, names)
         else:
@@ -105,14 +106,15 @@ def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
 
 
 def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end: Ints, names: Ints) -> None:
-    streams, devices, ids = [], [], []
-    for event in rows:
-        args = read_args(event)
-        device = args.device if isinstance(args.device, int) else str(event.pid)
-        stream = args.stream if isinstance(args.stream, int) else str(event.tid)
-        devices.append(reading.device_names.of(device))
-        streams.append(reading.threads.of(("gpu", device, stream)))
-        ids.append(whole_number(args.correlation))
+    args = [event.args or _NO_ARGS for event in rows]
+    ids = [whole_number(each.correlation) for each in args]
+    devices = [
+        each.device if isinstance(each.device, int) else str(event.pid) for each, event in zip(args, rows, strict=True)
+    ]
+    streams = [
+        each.stream if isinstance(each.stream, int) else str(event.tid) for each, event in zip(args, rows, strict=True)
+    ]
+    lanes = reading.threads.of_all([("gpu", *lane) for lane in zip(devices, streams, strict=True)])
     kinds = np.full(len(rows), kind, dtype=np.int64)
     if kind == KERNEL:
         for name in set(names.tolist()):
@@ -120,15 +122,16 @@ def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end
                 kinds[names == name] = COMMUNICATION
     if rows:
         reading.kinds.append(kinds)
-        reading.devices.append(_ints(devices))
-    reading.work.add(start, end, _ints(streams), names, _ints(ids))
+        reading.devices.append(reading.device_names.of_all(devices))
+    reading.work.add(start, end, lanes, names, _ints(ids))
 
 
 def _take_host(reading: _Reading, rows: list[Event], group: str, start: Ints, end: Ints, names: Ints) -> None:
-    threads = _ints([reading.threads.of((str(event.pid), str(event.tid))) for event in rows])
+    threads = reading.threads.of_all([(event.pid, event.tid) for event in rows])
     none = np.zeros(len(rows), dtype=np.int64)
     if group == "calls":
-        reading.calls.add(start, end, threads, names, _ints([whole_number(read_args(e).correlation) for e in rows]))
+        ids = [whole_number((event.args or _NO_ARGS).correlation) for event in rows]
+        reading.calls.add(start, end, threads, names, _ints(ids))
         return
     meanings = {name: _meaning(reading, name, rows, names) for name in set(names.tolist())}
     # Python frames are kept only where they say what the host waits for.

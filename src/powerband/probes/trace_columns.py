@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,24 +17,6 @@ _OTHER = "(other names)"
 # In ns this still fits 64 bits, with room for the length.
 _MAX_US = 4e15
 _NO_IDS = np.zeros(0, dtype=np.int64)
-
-
-class Args(msgspec.Struct, gc=False):
-    """The arguments that device work and host calls are asked for."""
-
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-
-
-_ARGS: msgspec.json.Decoder[Args] = msgspec.json.Decoder(Args, strict=False)
-
-
-def read_args(event: Event) -> Args:
-    try:
-        return _ARGS.decode(event.args) if event.args else Args()
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Args()
 
 
 def whole_number(value: Any) -> int:
@@ -55,6 +36,18 @@ class Index:
         except TypeError:  # a list or an object where a name should be
             return self._add(str(value)[:_NAME_LENGTH])
         return found if found is not None else self._add(value)
+
+    def of_all(self, values: list[Any]) -> Ints:
+        """One number a value; nearly all are known already, so those are looked up without a call each."""
+        try:
+            numbers = [*map(self.known.get, values)]
+        except TypeError:
+            numbers = [None] * len(values)
+        if None in numbers:
+            numbers = [
+                self.of(value) if number is None else number for value, number in zip(values, numbers, strict=True)
+            ]
+        return np.array(numbers, dtype=np.int64)
 
     def _add(self, value: Any) -> int:
         if isinstance(value, str) and len(value) > _NAME_LENGTH:

@@ -29,8 +29,16 @@ _SPACE = b" \t\r\n"
 _HINT = "accepted: a trace written by torch.profiler (.json or .json.gz), with a traceEvents list"
 
 
+class Args(msgspec.Struct, gc=False):
+    """The arguments that device work and host calls are asked for."""
+
+    correlation: Any = None
+    device: Any = None
+    stream: Any = None
+
+
 class Event(msgspec.Struct, gc=False):
-    """The fields that are used; ``args`` stays raw until somebody asks, since most events are not asked."""
+    """The fields that are used; the decoder skips all others."""
 
     ph: str = ""
     cat: Any = ""
@@ -39,7 +47,7 @@ class Event(msgspec.Struct, gc=False):
     tid: Any = None
     ts: Any = None
     dur: Any = None
-    args: msgspec.Raw = msgspec.Raw(b"")
+    args: Args | None = None
 
 
 _BLOCK: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event], strict=False)
@@ -135,10 +143,8 @@ def _decode(text: bytes) -> list[Event] | None:
 
 def _event_of(row: dict[str, Any]) -> Event:
     args = row.get("args")
-    try:
-        raw = msgspec.Raw(msgspec.json.encode(args)) if isinstance(args, dict) else msgspec.Raw(b"")
-    except (TypeError, ValueError, msgspec.EncodeError):
-        raw = msgspec.Raw(b"")
+    if not isinstance(args, dict):
+        args = {}
     phase = row.get("ph")
     return Event(
         ph=phase if isinstance(phase, str) else "",
@@ -148,7 +154,7 @@ def _event_of(row: dict[str, Any]) -> Event:
         tid=row.get("tid"),
         ts=row.get("ts"),
         dur=row.get("dur"),
-        args=raw,
+        args=Args(args.get("correlation"), args.get("device"), args.get("stream")),
     )
 
 

@@ -52,7 +52,7 @@ def compare(
     the same machine: they only sharpen the estimate of its noise. Runs that were contended or client-limited, or that
     mix bases, do not count. ``keep`` needs the objective (goodput, or output tokens/s without an SLO) better with the
     whole 90 % interval above 1 and by at least ``minimum_effect``, nothing promised made worse, and quality passed or
-    not needed. Two equal configs get ``keep`` in at most 5 % of comparisons. Never raises.
+    not needed. Two equal configs get ``keep`` in about 5 % of comparisons at most. Never raises.
     """
     kept_before, left_before = usable_runs(before, "before")
     kept_after, left_after = usable_runs(after, "after")

@@ -111,8 +111,8 @@ def page(rows: list[str], count: int) -> str:
     head = f"""# How honest verify's intervals are
 
 Made by `python bench/verify_power.py`: {count} comparisons a row of runs with {REQUESTS} requests whose effect and
-run-to-run noise are set. `keep` in a row with effect 0 is a false alarm (stated: about 5 % at most); the interval is stated
-to hold the truth in 90 %. Heavy noise: one run in ten is slower by five times the noise.
+run-to-run noise are set. `keep` in a row with effect 0 is a false alarm (stated: about 5 % at most); the interval is
+stated to hold the truth in 90 %. Heavy noise: one run in ten is slower by five times the noise.
 
 | repeats a side | noise between runs | true effect | keep | revert | undecided | interval held |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -65,6 +65,15 @@ def diagnose(
 
 def unusable(run: Run) -> list[Finding]:
     """Why the run says nothing about the engine: the client, the host, or failures; empty where it does."""
+    # Contention first: it makes the client late too.
+    if isinstance(run.contention, Contention) and run.contention.contended:
+        return [
+            _undecided(
+                f"the host was contended, which says nothing about the engine: {run.contention.reason}",
+                "stop the other work, or pin engine and client to cores of their own, and measure again",
+                "the same run on a quiet host",
+            )
+        ]
     if isinstance(run.client, ClientCheck) and run.client.verdict == "limited":
         return [
             Finding(
@@ -73,14 +82,6 @@ def unusable(run: Run) -> list[Finding]:
                 evidence=f"the load generator was the limit: {run.client.reason}",
                 remedy="a lighter client: more client processes, another machine, or a lower rate",
                 test="offer half the rate: the schedule delay of the client should vanish",
-            )
-        ]
-    if isinstance(run.contention, Contention) and run.contention.contended:
-        return [
-            _undecided(
-                f"the host was contended, which says nothing about the engine: {run.contention.reason}",
-                "stop the other work, or pin engine and client to cores of their own, and measure again",
-                "the same run on a quiet host",
             )
         ]
     failed = [trace for trace in run.traces if trace.status == "error"]

@@ -1,4 +1,4 @@
-"""Our load generator beside guidellm and aiperf: one server that knows the truth, one schedule rate, one tool at a time.
+"""Our load generator beside guidellm and aiperf: one server that knows the truth, one rate, one tool at a time.
 
 The server (bench/load_server.c) answers every request with 16 chunks, the first after 50 ms, then one each 10 ms, and
 has a core of its own; the tool, with all of its processes, has the other. For each tool and rate: how far its TTFT is

@@ -16,7 +16,9 @@ class VllmRelease(Record):
     """What a vLLM release allocates beside weights and cache; account/data/vllm.toml says where each figure is from.
 
     ``*_units`` count 16-bit values per token of the profiling step: of the MLP width, the query width and the hidden
-    size. ``*_large`` hold on cards of 70 GiB and more other than the A100.
+    size; ``held_units``, of the hidden size, where the MLP's input outlives the gate. ``compile_tables`` are copies of
+    the embedding while torch.compile runs; ``graphs_inside_share`` of the graphs is taken off the budget. ``*_large``
+    hold on cards of 70 GiB and more other than the A100.
     """
 
     runner: str
@@ -33,13 +35,16 @@ class VllmRelease(Record):
     mlp_units: float
     attention_units: float
     hidden_units: float
+    held_units: float
+    compile_tables: float
     library_bytes: int
     library_bytes_hopper: int
     non_torch_bytes: int
     non_torch_bytes_tp: int
     context_bytes: int
     graph_bytes_per_layer_size: float
-    graphs_inside: bool
+    graph_bytes_per_expert_layer_size: float
+    graphs_inside_share: float
     state_bytes_per_logit: float
     tokens_from_concurrency: bool
     since: str = msgspec.field(name="from")

@@ -27,6 +27,16 @@ class Estimate(Record):
     def shifted(self, offset: float, source: str) -> "Estimate":
         return _reconciled(self.bytes + offset, self, source) if offset else self
 
+    def share(self, part: float) -> "Estimate":
+        """``part`` of it, with the same relative bounds."""
+        return Estimate(
+            bytes=round(self.bytes * part),
+            low=round(self.low * part),
+            high=round(self.high * part),
+            basis=self.basis,
+            why=self.why,
+        )
+
     def plus(self, count: int, why: str) -> "Estimate":
         """With ``count`` bytes more, which add nothing to the doubt."""
         return Estimate(

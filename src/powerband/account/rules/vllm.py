@@ -70,6 +70,7 @@ def plan_vllm(request: Request) -> Plan:
         block_tokens=run.block,
         hopper=run.hopper,
         value_bytes=run.value_bytes,
+        compiled=not run.eager,
     )
     activation = predict_activation(model, step, run.release)
     inside = _non_torch(run)
@@ -78,7 +79,7 @@ def plan_vllm(request: Request) -> Plan:
         activation = activation.scaled(residual.activation_ratio, residual.source)
         graphs = graphs.scaled(residual.cuda_graphs_ratio, residual.source)
         inside = inside.shifted(residual.non_torch_bytes, residual.source)
-    pool = _pool(model, run, [weights, activation, inside, *([graphs] if run.release.graphs_inside else [])])
+    pool = _pool(model, run, [weights, activation, inside, graphs.share(run.release.graphs_inside_share)])
     outside = run.release.context_bytes + min(run.seqs, run.tokens) * model.vocab * run.release.state_bytes_per_logit
     non_torch = inside.plus(round(outside), f"{format_bytes(outside)} outside the budget (CUDA context, sampler state)")
     return Plan(

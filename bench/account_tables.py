@@ -9,13 +9,12 @@ ROWS.json comes from bench/account_llamacpp.py, DIR from bench/gpu/account_vllm.
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from account_field import draw, load_rows, predict
+from account_h200 import draw_h200
 from powerband.probes.device import device_catalogue
-from powerband.records.memory import EngineReport
 from powerband.records.units import GIB, MIB
 
 DEVICES_HEAD = """\
@@ -92,33 +91,6 @@ def draw_llamacpp(path: Path) -> str:
 
 def _pair(figure: dict[str, float]) -> str:
     return f"{figure['predicted'] / MIB:.2f} / {figure['reported'] / MIB:.2f}"
-
-
-def draw_h200(folder: Path) -> str:
-    out = [
-        "## vLLM 0.26 on one H200",
-        "",
-        "Predicted before each start, by `bench/gpu/account_vllm.py`; predicted / reported, in GiB.",
-        "",
-        "| run | weights | activation | non-torch | graphs | KV tokens | error of KV tokens |",
-        "| --- | --- | --- | --- | --- | --- | --: |",
-    ]
-    for path in sorted(folder.glob("*.json")):
-        result: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        if "reported" not in result:
-            out.append(f"| {path.stem} | {result.get('error') or result.get('ended') or 'not run'} | | | | | |")
-            continue
-        ours, theirs = (msgspec.convert(result[key], EngineReport) for key in ("predicted", "reported"))
-        cells = [_gib(getattr(ours, f"{n}_bytes"), getattr(theirs, f"{n}_bytes")) for n in
-                 ("weights", "activation", "non_torch", "cuda_graphs")]  # fmt: skip
-        tokens = f"{ours.kv_tokens:,.0f} / {theirs.kv_tokens:,.0f}" if ours.kv_tokens and theirs.kv_tokens else "-"
-        error = f"{ours.kv_tokens / theirs.kv_tokens - 1:+.2%}" if ours.kv_tokens and theirs.kv_tokens else "-"
-        out.append(f"| {result['name']} | {' | '.join(cells)} | {tokens} | {error} |")
-    return "\n".join(out) + "\n"
-
-
-def _gib(ours: float | None, theirs: float | None) -> str:
-    return " / ".join("-" if value is None else f"{value / GIB:.3f}" for value in (ours, theirs))
 
 
 def main() -> int:

@@ -267,7 +267,7 @@ def test_a_server_that_goes_away_gives_connect_errors() -> None:
     scripted = ScriptedServer(script)
     with scripted.running() as server:
         stop.append(server.stop_listening)
-        loaded = load(server.url, "in=4,out=3,arrivals=constant(20/s)", requests=4)
+        loaded = load(server.url, "in=4,out=3,arrivals=constant(4/s)", requests=4)
     assert [trace.status for trace in loaded.traces] == ["ok", "error", "error", "error"]
     assert loaded.traces[1].error is not None
     assert loaded.traces[1].error.startswith("connect: Connection refused")

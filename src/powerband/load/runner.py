@@ -1,22 +1,16 @@
 """Run a workload against a server: prepare the prompts, do it in one process or several, put the parts together."""
 
-import asyncio
-import contextlib
-import gc
-import resource
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerband.load.body import request_builder
-from powerband.load.part import Job, Part, PartResult
-from powerband.load.precise_loop import new_loop
-from powerband.load.prompts import Prompts
+from powerband.load.part import Job, PartResult
+from powerband.load.process import do_part, request_payloads
 from powerband.load.self_check import check_client
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Loaded, Progress, StoppedBecause, Target
-from powerband.load.tokens import TokenSource, find_tokens
+from powerband.load.tokens import find_tokens
 from powerband.load.worker import Workers
 from powerband.records.errors import RequestError
 from powerband.records.workload import Workload
@@ -65,38 +59,6 @@ def run_load(
         job.start_ns = time.monotonic_ns() + _LEAD_NS
         parts = [do_part(job, payload, progress)]
     return _together(workload, parts, source.note)
-
-
-def request_payloads(target: Target, workload: Workload, source: TokenSource, salt: int) -> Callable[[int], bytes]:
-    """A function that gives the bytes of the n-th request."""
-    prompts = Prompts(source.pool, workload, salt, source.extra_tokens, source.tokens_per_unit)
-    build = request_builder(target, source.as_ids)
-    return lambda index: build(prompts.of(index), workload.requests[index].output_tokens)
-
-
-def do_part(job: Job, payload: Callable[[int], bytes], progress: Callable[[Progress], None] | None) -> PartResult:
-    """Run one part in this process, on an event loop of its own."""
-
-    async def go() -> PartResult:
-        return await Part(job, payload, progress).execute()
-
-    _raise_file_limit()
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection stops the clock for tens of ms; what a request leaves behind holds no cycle
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(go())
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-def _raise_file_limit() -> None:
-    """One socket a request in flight: take what the system allows."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _together(workload: Workload, parts: Sequence[PartResult], note: str) -> Loaded:

@@ -34,7 +34,6 @@ class Target:
     keep_alive: bool = False
     timeout_s: float | None = None
     verify_tls: bool = True
-    tokenizer: str | None = None  # a tokenizer.json, where the server cannot tokenise
 
     def address(self) -> tuple[str, int, bool, str]:
         """Host, port, whether TLS, and the path before the endpoint's own; raises RequestError on a bad URL."""

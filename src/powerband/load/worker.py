@@ -17,7 +17,9 @@ from typing import IO, TypeVar
 import msgspec
 
 from powerband.load.part import Job, PartResult
+from powerband.load.process import do_part, request_payloads
 from powerband.load.target import Progress
+from powerband.load.tokens import find_tokens
 from powerband.records.errors import MachineError, PowerbandError
 
 _LEAD_NS = 50_000_000
@@ -145,9 +147,6 @@ def _read(pipe: IO[bytes] | None, kind: type[_T]) -> _T:
 
 def main() -> int:
     """One client process: prompts of its own making, its share of the requests, its result on stdout."""
-    from powerband.load.runner import do_part, request_payloads
-    from powerband.load.tokens import find_tokens
-
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     job = _read(sys.stdin.buffer, Job)
     try:

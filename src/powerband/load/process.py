@@ -1,0 +1,48 @@
+"""What a client process does, be it this one or a worker: make the requests' bytes, run a part on an event loop."""
+
+import asyncio
+import contextlib
+import gc
+import resource
+from collections.abc import Callable
+
+from powerband.load.body import request_builder
+from powerband.load.part import Job, Part, PartResult
+from powerband.load.precise_loop import new_loop
+from powerband.load.prompts import Prompts
+from powerband.load.target import Progress, Target
+from powerband.load.tokens import TokenSource
+from powerband.records.workload import Workload
+
+
+def request_payloads(target: Target, workload: Workload, source: TokenSource, salt: int) -> Callable[[int], bytes]:
+    """A function that gives the bytes of the n-th request."""
+    prompts = Prompts(source.pool, workload, salt, source.extra_tokens, source.tokens_per_unit)
+    build = request_builder(target, source.as_ids)
+    return lambda index: build(prompts.of(index), workload.requests[index].output_tokens)
+
+
+def do_part(job: Job, payload: Callable[[int], bytes], progress: Callable[[Progress], None] | None) -> PartResult:
+    """Run one part in this process, on an event loop of its own."""
+
+    async def go() -> PartResult:
+        return await Part(job, payload, progress).execute()
+
+    _raise_file_limit()
+    gc.collect()
+    gc.freeze()
+    if not job.target.address()[2]:  # over TLS asyncio leaves cycles behind
+        gc.disable()  # a collection stops the clock for tens of ms; what a request leaves behind holds no cycle
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(go())
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _raise_file_limit() -> None:
+    """One socket a request in flight: take what the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -121,7 +121,7 @@ class Case:
         self.prior = predict_from_datasheet(self.model, self.device, self.baseline)
         spread = 0.5 if self.device.kind == "cpu" else 0.25
         common = draw.gauss(0, spread)
-        factors = tuple(float(np.exp(common + draw.gauss(0, spread))) for _ in self.prior.factors)
+        factors = tuple(float(factor * np.exp(common + draw.gauss(0, spread))) for factor in self.prior.factors)
         self.truth: StepTime = msgspec.structs.replace(self.prior, factors=factors)
         self.deadline_s = at_s + 30.0
 

@@ -2,7 +2,7 @@
 
 import math
 
-from powerband.simulate.step_time import FACTORS, StepTime
+from powerband.simulate.step_time import FACTORS, SMALL_BATCH, StepTime
 
 
 class Clock:
@@ -10,8 +10,8 @@ class Clock:
 
     __slots__ = (
         "_context",
-        "_decode",
         "_experts",
+        "_few",
         "_hidden",
         "_idle_share",
         "_leftover",
@@ -19,7 +19,6 @@ class Clock:
         "_pair",
         "_per_step",
         "_per_token",
-        "_prefill",
         "_prefill_step",
         "_sampled",
         "_sequence",
@@ -28,6 +27,7 @@ class Clock:
         "_sliding",
         "_state",
         "_tile",
+        "_token",
         "_ubatch",
         "_weights",
         "_window",
@@ -36,15 +36,15 @@ class Clock:
 
     def __init__(self, step: StepTime) -> None:
         t = step.terms
-        overhead, weights, decode, prefill, sequence, context, pairs, communication, single, leftover, _ = step.factors
+        overhead, weights, few, compute, sequence, context, pairs, communication, single, leftover, _ = step.factors
         self._overhead = overhead * t.overhead_s
         self._prefill_step = overhead * t.prefill_step_s
         self._weights = weights * t.weight_s
         self._experts = weights * t.expert_s
         self._idle_share = 1.0 - t.expert_share
-        self._decode = decode * (t.decode_token_s + t.sampled_s)
-        self._prefill = prefill * t.prefill_token_s
-        self._sampled = prefill * t.sampled_s
+        self._few = few * t.token_s
+        self._token = compute * t.token_s
+        self._sampled = compute * t.sampled_s
         self._sequence = sequence * t.sequence_s
         self._context = context * t.context_token_s
         self._sliding = context * t.sliding_token_s
@@ -58,7 +58,7 @@ class Clock:
         alone = step.parts(sequences=1, context_tokens=0.0, prefill_tokens=0, pairs=0.0, sampled=1)
         self._single_s = single * alone[FACTORS.index("single")]
         self._tile = t.tile_tokens
-        self._leftover = leftover * t.decode_token_s
+        self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
         self.request_s = step.request_s
 
@@ -69,7 +69,9 @@ class Clock:
         weights = passes * self._weights
         if self._experts:
             weights += passes * self._experts * (1.0 - self._idle_share**tokens)
-        compute = sequences * self._decode + prefill * self._prefill + prompts * self._sampled
+        compute = tokens * self._token + (sequences + prompts) * self._sampled
+        if self._few:
+            compute += tokens / (1.0 + tokens / SMALL_BATCH) * self._few
         if tokens == 1:
             weights *= self._single
             compute *= self._single

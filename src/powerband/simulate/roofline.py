@@ -59,12 +59,11 @@ class Terms(Record):
     weight_s: float  # per pass over the weights that every token needs
     expert_s: float  # per pass if every expert were hit
     expert_share: float  # experts per token over experts
-    decode_token_s: float
-    prefill_token_s: float
-    sampled_s: float  # output head and sampling, per sequence that samples
+    token_s: float  # matrix products of one token, without the output head
+    sampled_s: float  # output head, per sequence that samples
     single_ratio: float  # weights and arithmetic of a step of a single token, over those of one in a larger step
     tile_tokens: int  # a matrix kernel takes this many tokens at once; those left over cost more (1: no such tiles)
-    sequence_s: float
+    sequence_s: float  # sampling and other host work, per sequence that samples
     context_token_s: float  # per token of context in full-attention layers
     sliding_token_s: float  # the same in sliding layers, for at most ``window_tokens`` a sequence
     window_tokens: int
@@ -84,8 +83,7 @@ UNKNOWN_TERMS = Terms(
     weight_s=5e-3,
     expert_s=0.0,
     expert_share=1.0,
-    decode_token_s=3e-4,
-    prefill_token_s=3e-4,
+    token_s=3e-4,
     sampled_s=0.0,
     single_ratio=1.0,
     tile_tokens=1,
@@ -125,12 +123,11 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         weight_s=work.dense_bytes / (bandwidth * eff.bandwidth),
         expert_s=work.expert_bytes / (bandwidth * eff.expert_bandwidth),
         expert_share=model.experts_per_token / model.experts if model.experts else 1.0,
-        decode_token_s=work.token_s / several,
-        prefill_token_s=work.token_s / several,
-        sampled_s=work.head_s / several + model.vocab * eff.sampled_logit_s,
+        token_s=work.token_s / several,
+        sampled_s=work.head_s / several,
         single_ratio=several / single,
         tile_tokens=CPU_TILE if device.kind == "cpu" and config.engine == "llamacpp" else 1,
-        sequence_s=eff.sequence_s,
+        sequence_s=eff.sequence_s + model.vocab * eff.sampled_logit_s,
         context_token_s=full / kv_bandwidth,
         sliding_token_s=sliding / kv_bandwidth,
         window_tokens=window,

@@ -14,8 +14,8 @@ from powerband.simulate.roofline import UNKNOWN_TERMS, Terms, compute_terms
 FACTORS = (
     "overhead",
     "weights",
-    "decode_compute",
-    "prefill_compute",
+    "small_batch",
+    "compute",
     "sequence",
     "context",
     "pairs",
@@ -24,20 +24,21 @@ FACTORS = (
     "leftover",
     "request",
 )
-# Before calibration. ``single`` and ``leftover`` are what a step of one token, and tokens beyond whole tiles, cost on
-# top of the rest, as a share of the datasheet's arithmetic and weights for them; the former may be below 0.
-PRIOR_MEAN = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.4, 1.0)
-LEAST = (0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02)
+# Before calibration. ``small_batch``, ``single`` and ``leftover`` are what few tokens, a lone one, and tokens beyond
+# whole tiles of a kernel cost on top of the rest, as a share of the datasheet's arithmetic for them.
+PRIOR_MEAN = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.2, 1.0)
+LEAST = (0.02, 0.02, 0.0, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02)
 
 # How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
 # to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
 PRIOR_COMMON = {"gpu": 0.12, "cpu": 0.60, "unknown": 1.0}
 PRIOR_OWN = {  # in the order of FACTORS
-    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.5, 2.0),
-    "gpu": (0.5, 0.20, 0.30, 0.50, 0.6, 0.3, 0.5, 0.5, 0.05, 0.05, 2.0),
-    "cpu": (0.8, 0.5, 0.5, 0.4, 0.8, 0.5, 0.5, 0.5, 0.4, 0.4, 0.8),
+    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.3, 2.0),
+    "gpu": (0.5, 0.20, 1.0, 0.50, 0.6, 0.3, 0.5, 0.5, 0.05, 0.05, 2.0),
+    "cpu": (0.8, 0.5, 2.0, 0.4, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3, 0.8),
 }
 PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
+SMALL_BATCH = 8  # tokens at which a matrix kernel has lost half of what few columns cost it (small_batch)
 UNSEEN_KNOB = 0.06  # more spread for each knob value that no calibrating run had
 # These bound the batch, which the simulator follows; they do not change what a step of given content costs.
 SCHEDULER_KNOBS = frozenset(
@@ -94,14 +95,14 @@ class StepTime(Record):
         tokens = sequences + prefill_tokens
         passes = -(-tokens // t.ubatch_tokens) if tokens else 0
         weights = passes * t.weight_s + passes * t.expert_s * _hit_share(t.expert_share, tokens)
-        decode = sequences * (t.decode_token_s + t.sampled_s)
-        prefill = prefill_tokens * t.prefill_token_s + max(sampled - sequences, 0) * t.sampled_s
+        few = tokens / (1 + tokens / SMALL_BATCH) * t.token_s
+        compute = tokens * t.token_s + sampled * t.sampled_s
         hidden = 1 - t.overlap
         f = self.factors
         if tokens == 1:
-            weights, decode, prefill = (x * t.single_ratio for x in (weights, decode, prefill))
-        if f[1] * weights >= f[2] * decode + f[3] * prefill:
-            decode, prefill = decode * hidden, prefill * hidden
+            weights, few, compute = (x * t.single_ratio for x in (weights, few, compute))
+        if f[1] * weights >= f[2] * few + f[3] * compute:
+            few, compute = few * hidden, compute * hidden
         else:
             weights *= hidden
         left = sequences % t.tile_tokens if not prefill_tokens else 0
@@ -109,14 +110,14 @@ class StepTime(Record):
         return (
             (t.overhead_s if tokens else 0.0) + (t.prefill_step_s if prefill_tokens else 0.0),
             weights,
-            decode,
-            prefill,
+            few,
+            compute,
             sampled * t.sequence_s,
             context_tokens * t.context_token_s + sliding + sequences * t.state_s,
             pairs * t.pair_s,
             t.collective_s + tokens * t.collective_token_s if tokens else 0.0,
-            weights + decode if tokens == sequences == 1 else 0.0,
-            left * t.decode_token_s,
+            weights + compute if tokens == sequences == 1 else 0.0,
+            left * t.token_s,
             0.0,
         )
 

@@ -3,11 +3,28 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from powerband.records.finding import Cause
+
 Array = NDArray[np.float64]
 
 NOISE = 0.03  # spread of one trial's step time about its own mean (log); the verify stage measures the real one
 COMMON = 0.10  # spread of a miss that all configs share
-KNOWN, UNKNOWN = 0.04, 0.12  # spread of a value's effect where the predictor has an opinion on the knob, and where not
+# Spread of a value's effect before any trial: where the predictor has an opinion on the knob; where it has none and
+# the knob addresses waiting or memory; where it has none and the knob may change the speed.
+KNOWN, QUIET, UNKNOWN = 0.04, 0.04, 0.12
+SPEED_CAUSES: frozenset[Cause] = frozenset(
+    {
+        "launch_bound",
+        "memory_bandwidth_bound",
+        "compute_bound",
+        "communication_bound",
+        "tokenizer_bound",
+        "scheduler_bound",
+        "detokenize_bound",
+        "quantisation_overhead",
+        "kernel_choice",
+    }
+)
 INTERPLAY = 0.03  # what no sum of single effects explains
 
 

@@ -11,7 +11,7 @@ from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Response, Trial
 from powerband.records.value import Interval
-from powerband.tune.effects import KNOWN, NOISE, UNKNOWN, Effects
+from powerband.tune.effects import KNOWN, NOISE, QUIET, SPEED_CAUSES, UNKNOWN, Effects
 from powerband.tune.improvement import SLICES
 from powerband.tune.prune import SURE
 from powerband.tune.response import NORMAL_90, implied_step, response_of, value_at
@@ -32,6 +32,9 @@ class Values:
         self.baseline = baseline
         self._names = [knob.name for knob in knobs]
         self._told_apart: set[str] = set()
+        self._unknown = {
+            knob.name: QUIET if knob.addresses and not SPEED_CAUSES & {*knob.addresses} else UNKNOWN for knob in knobs
+        }
         self._columns = {
             pair: place
             for place, pair in enumerate(dict.fromkeys(pair for config in configs for pair in self._changed(config)))
@@ -47,9 +50,10 @@ class Values:
         return rows
 
     def prior_sd(self, configs: Sequence[EngineConfig], predicted: Sequence[Predicted]) -> Array:
-        """Small where the predictor tells a knob's values apart, else wide: 0 effect is then only a guess."""
+        """Small where the predictor tells a knob's values apart, or where the adapter says that the knob addresses
+        waiting or memory rather than speed; else wide, since 0 effect is then only a guess."""
         self._tell_apart(configs, predicted)
-        return np.array([KNOWN if name in self._told_apart else UNKNOWN for name, _ in self._columns])
+        return np.array([KNOWN if name in self._told_apart else self._unknown[name] for name, _ in self._columns])
 
     def _tell_apart(self, configs: Sequence[EngineConfig], predicted: Sequence[Predicted]) -> None:
         """Note the knobs of which two values, all else equal, are predicted differently somewhere in the space."""

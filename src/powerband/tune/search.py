@@ -114,11 +114,12 @@ class Search:
         config, predicted = open_[place], outlook.predicted(place)
         cause = self._cause_of(config)
         why = describe_change(config, self.best.config, cause, [knob.name for knob in self._knobs])
+        hope = "" if predicted.objective > best else "; tried for what it may reach"
         return Proposal(
             config=config,
             predicted=predicted,
             cause=cause,
-            why=f"{why}: expects {describe_effect(predicted, self._objective, best)}",
+            why=f"{why}: expects {describe_effect(predicted, self._objective, best)}{hope}",
         )
 
     def tell(self, trial: Trial, predict: Predict | None = None) -> None:

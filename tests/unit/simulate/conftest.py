@@ -9,7 +9,7 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.model import LayerGroup, ModelSpec
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.roofline import Terms
-from powerband.simulate.step_time import FACTORS, PRIOR_MEAN, StepTime
+from powerband.simulate.step_time import FACTORS, StepTime
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def config() -> EngineConfig:
 
 @pytest.fixture(scope="session")
 def step_of(config: EngineConfig) -> Callable[..., StepTime]:
-    """StepTime with the given terms in seconds and 0 elsewhere; terms add up (no overlap) and no factor is unsure."""
+    """StepTime with the given terms in seconds and 0 elsewhere; terms add up and nothing is uncertain."""
 
     def build(**terms: float) -> StepTime:
         zero = dict.fromkeys(Terms.__struct_fields__, 0.0)
@@ -59,7 +59,7 @@ def step_of(config: EngineConfig) -> Callable[..., StepTime]:
             ),
             config=config,
             terms=Terms(**values),  # type: ignore[arg-type]
-            factors=PRIOR_MEAN,
+            factors=tuple(0.0 if name in ("small_batch", "single", "leftover") else 1.0 for name in FACTORS),
             covariance=((0.0,) * size,) * size,
             residual=0.0,
             basis="computed",

@@ -1,4 +1,4 @@
-"""Small cases worked out on paper: a step takes 1 s, plus 0.1 s for each prompt token, unless said otherwise."""
+"""Small cases worked out on paper: a step takes 1 s, plus 0.1 s for each token in it, unless said otherwise."""
 
 from collections.abc import Callable
 
@@ -21,41 +21,41 @@ def times(trace: RequestTrace) -> list[float]:
 
 
 def test_one_request_alone(step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig) -> None:
-    # Prefill of 10 tokens: 1 + 10 * 0.1 = 2 s, then two decode steps of 1 s.
-    step = step_of(overhead_s=1.0, prefill_token_s=0.1)
+    # Prefill of 10 tokens: 1 + 10 * 0.1 = 2 s, then two decode steps of 1.1 s.
+    step = step_of(overhead_s=1.0, token_s=0.1)
     run = simulate(config, workload_of((0.0, 10, 3)), step, Limits(slots=1, batch_tokens=100))
-    assert times(run.traces[0]) == [2.0, 3.0, 4.0]
+    assert times(run.traces[0]) == pytest.approx([2.0, 3.1, 4.2])
     assert run.traces[0].status == "ok"
-    assert run.end_ns == 4 * S
+    assert run.end_ns == 42 * S // 10
     assert run.basis == "simulated"
 
 
 def test_one_slot_serves_first_come_first_served(
     step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig
 ) -> None:
-    step = step_of(overhead_s=1.0, prefill_token_s=0.1)
+    step = step_of(overhead_s=1.0, token_s=0.1)
     run = simulate(
         config, workload_of((0.0, 10, 2), (0.5, 20, 2), (0.6, 10, 1)), step, Limits(slots=1, batch_tokens=100)
     )
-    # First: 2, 3. Second starts at 3: 3 + 1 + 2 = 6, 7. Third starts at 7: 7 + 2 = 9.
-    assert [times(trace) for trace in run.traces] == [[2.0, 3.0], [6.0, 7.0], [9.0]]
+    # First: 2, 3.1. Second starts at 3.1: 3.1 + 1 + 2 = 6.1, 7.2. Third starts at 7.2: 7.2 + 2 = 9.2.
+    assert [times(trace) for trace in run.traces] == [pytest.approx(t) for t in ([2.0, 3.1], [6.1, 7.2], [9.2])]
     assert [trace.t_sched_ns for trace in run.traces] == [0, S // 2, 6 * S // 10]
 
 
 def test_a_prompt_joins_the_running_step(step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig) -> None:
-    step = step_of(overhead_s=1.0, prefill_token_s=0.1)
+    step = step_of(overhead_s=1.0, token_s=0.1)
     run = simulate(config, workload_of((0.0, 10, 5), (2.5, 10, 2)), step, Limits(slots=2, batch_tokens=100))
-    # Steps end at 2, 3, then the second's prompt makes the step 3..5 two seconds long, then 6, 7.
-    assert times(run.traces[0]) == [2.0, 3.0, 5.0, 6.0, 7.0]
-    assert times(run.traces[1]) == [5.0, 6.0]
+    # Steps end at 2 and 3.1; the next holds 1 + 10 tokens (2.1 s), then one holds 2 tokens (1.2 s), the last 1 (1.1 s).
+    assert times(run.traces[0]) == pytest.approx([2.0, 3.1, 5.2, 6.4, 7.5])
+    assert times(run.traces[1]) == pytest.approx([5.2, 6.4])
 
 
 def test_long_prompt_is_cut_into_chunks(step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig) -> None:
-    step = step_of(overhead_s=1.0, prefill_token_s=0.1)
+    step = step_of(overhead_s=1.0, token_s=0.1)
     run = simulate(config, workload_of((0.0, 1, 6), (0.0, 25, 1)), step, Limits(slots=2, batch_tokens=11))
-    # Step 1: prompt of 1 and 10 of 25 (1 + 1.1). Step 2: one decode, 10 more (1 + 1). Step 3: one decode, last 5 (1.5).
-    assert times(run.traces[0])[:3] == pytest.approx([2.1, 4.1, 5.6])
-    assert times(run.traces[1]) == pytest.approx([5.6])
+    # Step 1: prompt of 1 and 10 of 25 (2.1 s). Step 2: one decode and 10 more (2.1 s). Step 3: one and the last 5: 1.6
+    assert times(run.traces[0])[:3] == pytest.approx([2.1, 4.2, 5.8])
+    assert times(run.traces[1]) == pytest.approx([5.8])
 
 
 def test_static_batching_waits_for_the_longest(step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig) -> None:

@@ -19,8 +19,7 @@ StepOf = Callable[..., StepTime]
 S = 1_000_000_000
 TERMS = {
     "overhead_s": 0.010,
-    "prefill_token_s": 0.0003,
-    "decode_token_s": 0.0011,
+    "token_s": 0.0004,
     "context_token_s": 0.00002,
     "pair_s": 0.000001,
 }
@@ -47,13 +46,13 @@ def brute_force(requests: list[tuple[int, int, int]], slots: int, budget: int) -
             continue
         decoding = [r for r in running if not r["left"]]
         room = budget - len(decoding)
-        duration = TERMS["overhead_s"] + TERMS["decode_token_s"] * len(decoding)
+        duration = TERMS["overhead_s"] + TERMS["token_s"] * len(decoding)
         duration += TERMS["context_token_s"] * sum(r["cached"] + 1 for r in decoding)
         emitting = list(decoding)
         for r in [r for r in running if r["left"]]:
             take = int(min(r["left"], room))
             room -= take
-            duration += TERMS["prefill_token_s"] * take
+            duration += TERMS["token_s"] * take
             duration += TERMS["pair_s"] * sum(r["cached"] + n for n in range(1, take + 1))
             r["left"] -= take
             r["cached"] += take

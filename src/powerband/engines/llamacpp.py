@@ -54,12 +54,15 @@ class LlamaCpp:
         return self.complete(config, workload, frozenset())
 
     def complete(self, config: EngineConfig, workload: Workload, fixed: frozenset[str]) -> EngineConfig:
-        """Give every slot room for the longest request, and a batch no smaller than its micro-batch."""
+        """Give every slot room for the longest request, and make the micro-batch no larger than the batch."""
         knobs: dict[str, Value] = {}
         if "n_ctx" not in fixed:
             knobs["n_ctx"] = _int(config, "n_parallel", 1) * slot_context(workload)
-        if "n_batch" not in fixed and _int(config, "n_ubatch", 512) > _int(config, "n_batch", 2048):
-            knobs["n_batch"] = _int(config, "n_ubatch", 512)
+        batch, micro = _int(config, "n_batch", 2048), _int(config, "n_ubatch", 512)
+        if micro > batch and "n_ubatch" not in fixed and "n_batch" in config.knobs:
+            knobs["n_ubatch"] = batch
+        elif micro > batch and "n_batch" not in fixed:
+            knobs["n_batch"] = micro
         return config.replace(**knobs)
 
     def refuses(self, config: EngineConfig, workload: Workload) -> str | None:

@@ -64,7 +64,7 @@ def _batching() -> tuple[Knob, ...]:
             help="slots: sequences decoded together in one step", addresses=("no_batching", "queueing"),
         ),
         Knob(
-            name="n_batch", kind="int", low=32, high=16384, naive=2048, grid=(512, 2048, 4096),
+            name="n_batch", kind="int", low=32, high=16384, naive=2048, grid=(128, 256, 512, 2048),
             help="most tokens handed to one decode call: bounds how much prompt one step of the server takes",
             addresses=("head_of_line_blocking",),
         ),

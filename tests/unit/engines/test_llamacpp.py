@@ -39,13 +39,27 @@ def test_naive_is_one_slot_with_room_for_the_longest_request(longest: int, slot:
 
 def test_complete_sets_what_follows_and_leaves_what_is_fixed() -> None:
     engine, load = LlamaCpp(), workload(300)
-    done = engine.complete(config(n_parallel=8, n_ubatch=4096, n_batch=512), load, frozenset())
-    assert done.knobs["n_ctx"] == 8 * 512
-    assert done.knobs["n_batch"] == 4096
-    fixed = engine.complete(
-        config(n_parallel=8, n_ctx=1024, n_ubatch=4096, n_batch=512), load, frozenset({"n_ctx", "n_batch"})
-    )
-    assert (fixed.knobs["n_ctx"], fixed.knobs["n_batch"]) == (1024, 512)
+    assert engine.complete(config(n_parallel=8), load, frozenset()).knobs == {"n_parallel": 8, "n_ctx": 8 * 512}
+    fixed = engine.complete(config(n_parallel=8, n_ctx=1024), load, frozenset({"n_ctx"}))
+    assert fixed.knobs["n_ctx"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("knobs", "fixed", "batch", "micro"),
+    [
+        ({"n_batch": 128}, (), 128, 128),  # the micro-batch follows, its default is 512
+        ({"n_ubatch": 4096}, (), 4096, 4096),  # the batch follows, its default is 2048
+        ({"n_batch": 128}, ("n_batch",), 128, 128),
+        ({"n_batch": 128, "n_ubatch": 256}, ("n_ubatch",), 256, 256),
+        ({"n_batch": 128, "n_ubatch": 256}, ("n_batch", "n_ubatch"), 128, 256),  # refused later, not changed
+        ({"n_batch": 512, "n_ubatch": 256}, (), 512, 256),
+    ],
+)
+def test_complete_keeps_the_micro_batch_within_the_batch(
+    knobs: dict[str, Value], fixed: tuple[str, ...], batch: int, micro: int
+) -> None:
+    done = LlamaCpp().complete(config(**knobs), workload(300), frozenset(fixed))
+    assert (done.knobs["n_batch"], done.knobs["n_ubatch"]) == (batch, micro)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,10 @@ def gguf() -> str:
 
 class TestLlamaCpp(EngineContract):
     engine_name = "llamacpp"
-    config_knobs: ClassVar[dict[str, Value]] = {"n_parallel": 2, "n_ctx": 512, "n_ubatch": 128, "cache_type_k": "q8_0"}
+    # One thread: with as many as there are cores, tests that run beside would make it fifty times slower.
+    config_knobs: ClassVar[dict[str, Value]] = {
+        "n_parallel": 2, "n_ctx": 512, "n_ubatch": 128, "cache_type_k": "q8_0", "n_threads": 1,
+    }  # fmt: skip
 
     @pytest.fixture
     def model(self, gguf: str) -> str:
@@ -56,7 +59,9 @@ def engine() -> Engine:
 
 @pytest.fixture
 def running(engine: Engine, gguf: str, tmp_path: Path) -> Iterator[RunningEngine]:
-    knobs: dict[str, Value] = {"n_parallel": 2, "n_ctx": 1024, "spec_type": "ngram-simple", "flash_attn": "off"}
+    knobs: dict[str, Value] = {
+        "n_parallel": 2, "n_ctx": 1024, "n_threads": 1, "spec_type": "ngram-simple", "flash_attn": "off",
+    }  # fmt: skip
     server = engine.start(EngineConfig(engine="llamacpp", model=gguf, knobs=knobs), tmp_path)
     yield server
     server.stop()

@@ -1,9 +1,14 @@
 """Fixtures that every kind of test shares."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A run started in the background inherits an ignored Ctrl-C, and so would every program that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def warm_up(target: Target, workload: Workload) -> None:
         for request in workload.requests[:_WARM_UP_REQUESTS]
     ]
     warm = Workload(requests=tuple(short), source="warm-up", concurrency=2, seed=workload.seed + 1)
-    run_load(target, warm, t0_ns=time.monotonic_ns(), deadline_s=60.0)
+    _raise_if_interrupted(run_load(target, warm, t0_ns=time.monotonic_ns(), deadline_s=60.0))
 
 
 def observe(
@@ -91,8 +91,7 @@ def observe(
     started_at = datetime.datetime.now(datetime.UTC).isoformat()
     with _Watch(running, t0_ns) as watch:
         loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress)
-    if loaded.stopped_because == "interrupted":
-        raise KeyboardInterrupt  # half a trial is no trial
+    _raise_if_interrupted(loaded)
     _raise_if_dead(running, loaded)
     threads = config.knobs.get("n_threads")
     return Run(
@@ -118,6 +117,12 @@ def observe(
         startup_s=running.startup_s,
         notes=loaded.notes,
     )
+
+
+def _raise_if_interrupted(loaded: Loaded) -> None:
+    """The load generator ends quietly on Ctrl-C; here it must end the trial, since half a trial is none."""
+    if loaded.stopped_because == "interrupted":
+        raise KeyboardInterrupt
 
 
 def _raise_if_dead(running: RunningEngine, loaded: Loaded) -> None:

@@ -45,7 +45,6 @@ def started(*argv: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
             stderr=err,
             text=True,
             start_new_session=True,
-            preexec_fn=_hear_ctrl_c,
         )
         try:
             yield process
@@ -53,11 +52,6 @@ def started(*argv: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
-
-
-def _hear_ctrl_c() -> None:
-    """A test run in the background inherits an ignored SIGINT; a person's terminal does not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(what: str, ready: Callable[[], object], seconds: float = 40.0) -> None:

@@ -59,6 +59,14 @@ def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
         return "kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests"
     if use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_FULL:
         return "kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited"
+    free = use.free_while_waiting
+    roomless = (
+        f"a seat was free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran), "
+        "so memory for another sequence was missing, not a seat"
+    )
+    often_free = free is not None and free > _FREE_SEATS
+    if often_free and use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_ROOM:
+        return "kv_pressure", roomless
     if use.refilled is not None and use.refilled < STATIC_REFILL:
         return "static_batching", (
             f"only {use.refilled:.0%} of the seats freed while requests waited were taken before the whole batch ended"
@@ -68,12 +76,8 @@ def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
         if not counters.has_queue and slope is not None and slope < 0.5:
             return None, "answers come one at a time, but their starts do not depend on when the one before ended"
         return "no_batching", f"never more than 1 request was served at once ({view.service.source})"
-    free = use.free_while_waiting
-    if free is not None and free > _FREE_SEATS and (use.kv_while_waiting is None or use.kv_while_waiting >= _KV_ROOM):
-        return "kv_pressure", (
-            f"a seat was free in {free:.0%} of the readings with a queue (limit {limit}, at most {served} ran), "
-            "so memory for another sequence was missing, not a seat"
-        )
+    if often_free and use.kv_while_waiting is None:
+        return "kv_pressure", roomless
     in_flight = view.activity.waiting + view.activity.decoding
     mean = float(np.average(in_flight, weights=np.maximum(view.activity.spans_ns, 1)))
     return "queueing", f"at most {served} served at once ({view.service.source}), {mean:.1f} in flight on average"

@@ -30,7 +30,9 @@ from powerband.records.workload import Workload
 
 _DEFAULT_PROBE = "in=256,out=32,concurrency=1"  # one request at a time: a server in use hardly feels it
 _ADDRESS = re.compile(r"(https?://\S+|[\w.-]+:\d{1,5}(/\S*)?)", re.IGNORECASE)
-_HINT = "give a server (http://host:port), a run id of the journal, a run's folder, or a trace (.json, .json.gz)"
+_HINT = (
+    "give a server (http://host:port), a run id of the journal, a run's folder, or a trace (.json, .json.gz, .sqlite)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,10 +82,14 @@ def _trace(path: Path) -> Diagnosis:
     """A profiler trace; what its first bytes say counts, not its name."""
     from powerband.locate.timeline import diagnose_timeline
     from powerband.probes.kineto import read_kineto
+    from powerband.probes.nsys import is_sqlite, read_nsys
 
-    if path.suffix in (".sqlite", ".nsys-rep", ".qdrep"):
-        raise RequestError(f"{path.name}: Nsight Systems reports are not read", hint=_HINT)
-    return diagnose_timeline(read_kineto(path))
+    if path.suffix in (".nsys-rep", ".qdrep"):
+        raise RequestError(
+            f"{path.name} is an Nsight Systems report that was not exported",
+            hint=f"export it first: nsys export --type sqlite {path.name}",
+        )
+    return diagnose_timeline(read_nsys(path) if is_sqlite(path) else read_kineto(path))
 
 
 def _stored(home: Path, run_id: str) -> Run:

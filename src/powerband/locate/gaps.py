@@ -155,11 +155,17 @@ def _host_late(
     active = covered_ns(timeline.ops, thread, begin, until) + covered_ns(timeline.calls, thread, begin, until)
     waiting = covered_ns(timeline.waits, thread, begin, until)
     rest = np.maximum(host - loading - syncing, 0.0)
-    quiet = (rest >= _LONG_NS) & ((active < _ACTIVE * rest) | (waiting > 0.5 * rest))
+    silent, long = active < _ACTIVE * rest, rest >= _LONG_NS
+    idle = long & (waiting > 0.5 * rest)
+    # Without operators in the trace a silent host may have been at work all the same.
+    quiet = idle | (long & silent) if timeline.ops.size else idle
+    blind = long & silent & ~quiet
+    parts["unseen"][rows[blind]] += rest[blind]
+    host_work = ~quiet & ~blind
     parts["input pipeline"][rows] += loading
     parts["host sync"][rows] += syncing
     parts["no work"][rows[quiet]] += rest[quiet]
-    parts["launch gaps"][rows[~quiet]] += rest[~quiet]
+    parts["launch gaps"][rows[host_work]] += rest[host_work]
 
 
 def _named(timeline: Timeline, words: tuple[str, ...]) -> Spans:

@@ -92,8 +92,9 @@ def _gap_finding(timeline: Timeline, busy: Busy, gaps: Gaps, name: str, share: f
         nothing = f"{idle} while the host asks for nothing"
         remedy = "more traffic, or a smaller card; nothing to tune on this one"
         return _finding("idle_no_work", share, nothing, remedy, "a trace under twice the load: the gaps should fill")
-    why = f"{idle}; the launch of what follows is not in the trace"
-    return _finding("undecided", share, why, "record CPU activities too", "a trace with ProfilerActivity.CPU")
+    why = f"{idle}; what the host did, or the launch of what follows, is not in the trace"
+    test = "a trace with CPU operators (torch.profiler) or OS calls (nsys profile --trace=cuda,nvtx,osrt)"
+    return _finding("undecided", share, why, "record the host too", test)
 
 
 def _launch(timeline: Timeline, gaps: Gaps, idle: str, gain: str, share: float) -> Finding:

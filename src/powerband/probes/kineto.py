@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from powerband.probes.timeline_build import Work, build_timeline
 from powerband.probes.trace_columns import Columns, Index, read_times, thread_name, whole_number
 from powerband.probes.trace_events import Args, Event, read_events
 from powerband.records.errors import RequestError
-from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, MEMSET, Ints, Spans, Timeline
+from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, MEMSET, Ints, Timeline
 
 # Old traces capitalise the categories.
 _WORK = {
@@ -37,9 +38,6 @@ _WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "a
 _LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py")
 # Beyond this the columns alone need more than a gigabyte.
 _MAX_EVENTS = 20_000_000
-# Device and host clocks are aligned by the profiler to some microseconds.
-_CLOCK_SLACK_NS = 1_000_000
-_MAX_EARLY = 0.05
 _NO_ARGS = Args()
 
 
@@ -170,64 +168,20 @@ def _ints(values: list[int]) -> Ints:
 
 
 def _build(reading: _Reading, source: str) -> Timeline:
-    notes = [f"{count} events {what} were left out" for what, count in reading.odd.items()]
-    kinds, devices = np.concatenate(reading.kinds), np.concatenate(reading.devices)
     order = np.argsort(np.concatenate([piece[0] for piece in reading.work.pieces]), kind="stable")
-    kinds, devices = kinds[order], devices[order]  # as table() sorts the rest
+    kinds, devices = np.concatenate(reading.kinds)[order], np.concatenate(reading.devices)[order]  # as table() sorts
     start, end, stream, name, correlation = reading.work.table()
-    busiest = int(np.argmax(np.bincount(devices, weights=(end - start).astype(float))))
-    mine = devices == busiest
-    if not mine.all():
-        notes.append(
-            f"the trace holds {np.unique(devices).size} devices; this is the one with the most work, "
-            f"{np.count_nonzero(mine)} of {devices.size} pieces"
-        )
-    start, end, stream, name, correlation = (column[mine] for column in (start, end, stream, name, correlation))
-    zero_ns = int(start[0])
-    call_start, call_end, call_thread, call_name, call_id = reading.calls.table()
-    calls = Spans(call_start - zero_ns, call_end - zero_ns, call_thread, call_name)
-    start, end = start - zero_ns, end - zero_ns
-    launch, doubts = check_launches(start, calls, match_launches(correlation, call_id))
-    return Timeline(
-        source=source,
-        device=reading.device_names.texts()[busiest],
-        work_start_ns=start,
-        work_end_ns=end,
-        work_stream=stream,
-        work_kind=kinds[mine],
-        work_name=name,
-        work_launch=launch,
-        calls=calls,
-        ops=reading.ops.spans(zero_ns),
-        waits=reading.waits.spans(zero_ns),
-        loads=reading.loads.spans(zero_ns),
-        marks=reading.marks.spans(zero_ns),
+    work = Work(start, end, stream, name, correlation, kinds, devices)
+    return build_timeline(
+        source,
+        work,
+        reading.calls,
+        device_names=reading.device_names.texts(),
+        ops=reading.ops,
+        waits=reading.waits,
+        loads=reading.loads,
+        marks=reading.marks,
         names=reading.names.texts(),
         threads=reading.threads.texts(thread_name),
-        notes=(*notes, *doubts),
+        notes=[f"{count} events {what} were left out" for what, count in reading.odd.items()],
     )
-
-
-def check_launches(start: Ints, calls: Spans, launch: Ints) -> tuple[Ints, list[str]]:
-    """The launches, or none of them where the host's clock and the device's disagree; and what must be said."""
-    doubts = []
-    known = launch >= 0
-    if known.any():
-        early = float((start[known] < calls.start_ns[launch[known]] - _CLOCK_SLACK_NS).mean())
-        if early > _MAX_EARLY:
-            doubts.append(f"{early:.0%} of the device work starts before its launch: two clocks; launches are not used")
-            return np.full_like(launch, -1), doubts
-    if (share := float((~known).mean())) > _MAX_EARLY:
-        doubts.append(f"{share:.0%} of the device work has no launch in the trace")
-    return launch, doubts
-
-
-def match_launches(work: Ints, calls: Ints) -> Ints:
-    """For each piece of work the index of the call with its correlation id, or -1; the last call where ids repeat."""
-    if calls.size == 0:
-        return np.full(work.size, -1, dtype=np.int64)
-    order = np.argsort(calls, kind="stable")
-    place = np.searchsorted(calls[order], work, side="right") - 1
-    found = order[np.clip(place, 0, None)]
-    match = (place >= 0) & (calls[found] == work) & (work >= 0)
-    return np.where(match, found, -1)

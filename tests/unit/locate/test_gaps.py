@@ -98,7 +98,14 @@ def test_loading_and_synchronising_take_their_own_part_of_a_gap() -> None:
     assert gap_parts(line) == {"input pipeline": 800.0, "host sync": 50.0, "launch gaps": 140.0}
 
 
-@pytest.mark.parametrize(("ops", "part"), [([], "no work"), ([(MS, 49 * MS, "aten::mm")], "launch gaps")])
+@pytest.mark.parametrize(
+    ("ops", "part"),
+    [
+        ([(-9 * US, 0, "aten::mm")], "no work"),  # operators are recorded, and there is none in the gap
+        ([(MS, 49 * MS, "aten::mm")], "launch gaps"),
+        ([], "unseen"),  # no operators were recorded: the host may have been at work all the same
+    ],
+)
 def test_a_long_gap_with_a_silent_host_is_no_work(ops: list[tuple[int, int, str]], part: str) -> None:
     line = timeline(
         [(0, 10 * US, KERNEL, 0), (50 * MS, 50 * MS + US, KERNEL, 1)],

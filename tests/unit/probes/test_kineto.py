@@ -11,7 +11,8 @@ import pytest
 
 from powerband.locate.timeline import diagnose_timeline
 from powerband.probes import trace_events
-from powerband.probes.kineto import match_launches, read_kineto
+from powerband.probes.kineto import read_kineto
+from powerband.probes.timeline_build import match_launches
 from powerband.probes.trace_events import read_events
 from powerband.records.errors import RequestError
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL

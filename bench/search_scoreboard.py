@@ -252,7 +252,7 @@ HEAD = """# Search scoreboard
 
 Written by `bench/search_scoreboard.py`: eight imaginary engines (`bench/search_cases.py`), each with a step time the
 predictor does not know, settings it knows nothing of, noise of 3 % on the step time of every trial, and configs that
-die. All methods start from the same measured baseline and see the same noise. The score is the true goodput of the
+die. {sessions}. All methods start from the same measured baseline and see the same noise. The score is the true goodput of the
 config a method would recommend over the best of the whole space; brackets are 90 % bootstrap intervals over sessions.
 
 These engines are run by the simulator that the search predicts with, so their scheduler is known exactly; what a real
@@ -282,7 +282,9 @@ def render(rows: list[dict]) -> str:  # type: ignore[type-arg]
             own = [at_trial(row, 6) for row in rows if row["method"] == method and row["case"] == case]
             cells.append(interval(own) if own else "")
         lines.append(f"| {case} | {about['configs']} | {about['near']:.1%} | {' | '.join(cells)} |")
-    return HEAD + "\n".join(lines) + "\n"
+    seeds = len({row["seed"] for row in rows})
+    head = HEAD.format(sessions=f"{seeds} seeds a case and method, {len(rows)} sessions in all")
+    return head + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

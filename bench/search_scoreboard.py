@@ -251,9 +251,10 @@ def interval(values: list[float]) -> str:
 HEAD = """# Search scoreboard
 
 Written by `bench/search_scoreboard.py`: eight imaginary engines (`bench/search_cases.py`), each with a step time the
-predictor does not know, settings it knows nothing of, noise of 3 % on the step time of every trial, and configs that
-die. {sessions}. All methods start from the same measured baseline and see the same noise. The score is the true goodput of the
-config a method would recommend over the best of the whole space; brackets are 90 % bootstrap intervals over sessions.
+predictor does not know, settings it knows nothing of, noise of 3 % on the step time of every trial, and some with
+configs that die; {sessions}. All methods start from the same measured
+baseline and see the same noise. The score is the true goodput of the config a method would recommend over the best of
+the whole space; brackets are 90 % bootstrap intervals over sessions.
 
 These engines are run by the simulator that the search predicts with, so their scheduler is known exactly; what a real
 engine adds on top is not in this table.

@@ -50,8 +50,8 @@ AFTER = """\
 
 Constants of 0.26 were then found from these eight logs and vLLM's own code, each with its note in
 `src/powerband/account/data/vllm.toml`. **The figures of these runs below are a fit, not a test**: they only say that
-the explanations add up. Two runs are held out: their predictions stood here before their first start (both are eager, so
-neither tests the graph and compile constants).
+the explanations add up. Two runs are held out: their predictions stood here before their first start (both are eager,
+so neither tests the graph and compile constants).
 
 * non-torch 0.22 GiB at tensor parallelism 1: six of eight. Two ranks are not measured on 0.26.
 * `qwen2.py` (Qwen3 too) keeps gate and up while it projects down, `llama.py` does not; compiled pieces keep their

@@ -17,8 +17,6 @@ LIMIT_KNOBS = ("n_parallel", "max_num_seqs", "max_running_requests", "max_batch_
 _BINDING = 0.3
 # Ends that left others decoding and requests waiting: fewer say nothing about how seats are refilled.
 _MIN_OPENINGS = 5
-# A drain this many times the wait for the first token after it: what was let in before would have answered by then.
-_DRAIN = 3.0
 # Fewer of the freed seats than this were taken before the engine ran empty: a static batch.
 STATIC_REFILL = 0.5
 # An overlap seen for less than this share of the decoding time may be network jitter, not concurrency.
@@ -125,14 +123,9 @@ def refilled_share(streams: Streams, activity: Activity) -> float | None:
         return None
     empty = activity.edges_ns[:-1][activity.decoding == 0]
     until = np.append(empty, activity.edges_ns[-1])[np.searchsorted(empty, open_ends)]
-    starts = np.append(np.sort(streams.first_ns[streams.started]), activity.edges_ns[-1])
-    following = starts[np.minimum(np.searchsorted(starts, open_ends, side="right"), starts.size - 1)]
-    taken = following < until
-    if taken.all():
-        return 1.0
-    # A request let in at once may still be prefilled when the others end: only a longer drain shows an empty seat.
-    drained = until - open_ends > _DRAIN * np.median((following - until)[~taken])
-    return float(taken[drained].mean()) if np.count_nonzero(drained) >= _MIN_OPENINGS else None
+    starts = np.sort(streams.first_ns[streams.started])
+    taken = np.searchsorted(starts, until, side="left") > np.searchsorted(starts, open_ends, side="right")
+    return float(taken.mean())
 
 
 def start_of_batch(streams: Streams, activity: Activity) -> Ints:

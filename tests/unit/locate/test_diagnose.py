@@ -72,17 +72,6 @@ def test_without_gauges_what_cannot_be_told_apart_is_said_so(
     assert open_[0].share > 0.3
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(("cause", "engine"), [("kv_pressure", {"kv_tokens": 700}), ("queueing", {"slots": 3})])
-def test_equal_requests_that_end_together_are_not_taken_for_a_static_batch(
-    cause: str, engine: dict[str, Any], seed: int, serve: Serve, plant: Any, poisson: Traffic
-) -> None:
-    """Three at a time, all of one length: the next are let in at once, and answer when the others have ended."""
-    traffic = poisson(14, 60, seed=seed, prompt=(180, 180), answer=(40, 40))
-    run = serve(traffic, plant(**{"slots": 16, "prefill_tokens_per_s": 2000.0, "seed": seed, **engine}))
-    assert diagnose(run).verdict == cause
-
-
 def test_a_cache_that_works_is_no_finding(serve: Serve, plant: Any, poisson: Traffic) -> None:
     traffic = poisson(4, 100, prompt=(10, 40), answer=(5, 15), prefix_tokens=600)
     found = diagnose(serve(traffic, plant(slots=64, prefix_cache=True)))

@@ -40,10 +40,14 @@ async def stream(url: str, body: dict[str, Any], path: str = "/v1/completions") 
     writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
     began = time.monotonic()
     events = []
-    while line := await reader.readline():
-        if line.startswith(b"data: "):
-            events.append((time.monotonic() - began, line[6:].decode().strip()))
-    writer.close()
+    try:
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                events.append((time.monotonic() - began, line[6:].decode().strip()))
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
     return events
 
 

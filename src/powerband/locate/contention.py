@@ -14,6 +14,9 @@ EPISODE_CORES = 0.25  # a reading that is short by this belongs to an episode; l
 EPISODE_SHARE = 0.25  # of the watched time: a longer episode than this is not a brief spike
 _ACTIVE_SHARE = 0.1  # an engine that uses less than this of its threads is waiting for work and needs no core
 _SHORT_READING_S = 0.1  # CPU time is counted in ticks of 10 ms: a shorter reading says nothing
+# Readings are half a second apart, two seconds more where a scrape times out. Virtual machines have been seen to stand
+# still for minutes, clocks running: every latency of such a run is the pause's.
+_STALL_S = 5.0
 _FULL_SHARE = 0.95  # a machine busier than this has no core left to give
 
 
@@ -23,7 +26,8 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
     An engine of ``threads_wanted`` threads is short by ``threads + others + steal - cores``, at most what others took;
     where its threads are not known, it is short of what others took while no core was idle. Readings in which the
     engine was idle do not count. Contended: the median shortage reaches TAKEN_CORES, or those of EPISODE_CORES fill
-    more than a quarter of the time; a brief spike does neither.
+    more than a quarter of the time; a brief spike does neither. A gap of several seconds between two readings means
+    that the machine stood still, which counts too.
     """
     samples = [sample for sample in samples if sample.interval_s >= _SHORT_READING_S]
     if not samples:
@@ -31,6 +35,10 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
             contended=False, reason="the host was not watched: no reading of 0.1 s or more", other_cores=0.0
         )
     other = fmean(sample.other_cores for sample in samples)
+    stalled_s = max(sample.interval_s for sample in samples)
+    if stalled_s >= max(_STALL_S, 4 * median(sample.interval_s for sample in samples)) and len(samples) > 2:
+        reason = f"the machine stood still for about {stalled_s:.0f} s (no reading came): run again"
+        return Contention(contended=True, reason=reason, other_cores=other)
     active = [sample for sample in samples if _is_active(sample, threads_wanted)]
     if not active:
         return Contention(contended=False, reason="the engine was idle in every reading", other_cores=other)

@@ -12,8 +12,8 @@ from powerband.records.units import format_duration
 
 # A tenth of the request time: below it, removing the queue cannot be told from noise of a few percent.
 MIN_SHARE = 0.1
-# The cache counts as full from here: room for one more request is kept free before it is let in.
-_KV_FULL = 0.85
+# The cache counts as full from here: engines keep a small reserve, and a sequence grows after it was let in.
+_KV_FULL = 0.9
 # Below this the cache is no reason to keep a request out, whatever the seats show.
 _KV_ROOM = 0.5
 # Preempted this often per request, recomputation is no accident of one burst.
@@ -32,6 +32,7 @@ class SeatUse:
 
     free_while_waiting: float | None  # share of readings with a queue in which a seat was free
     kv_while_waiting: float | None  # mean KV use in those readings
+    kv_with_one_more: float | None  # and if another sequence of mean size ran too
     refilled: float | None  # share of the seats freed under a queue that were taken before the engine ran empty
 
 
@@ -57,8 +58,9 @@ def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
     count = max(view.streams.size, 1)
     if counters.preemptions is not None and counters.preemptions >= max(_PREEMPTIONS_PER_REQUEST * count, 1):
         return "kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests"
-    if use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_FULL:
-        return "kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited"
+    if use.kv_while_waiting is not None and max(use.kv_while_waiting, use.kv_with_one_more or 0.0) >= _KV_FULL:
+        more = "" if use.kv_with_one_more is None else f", {use.kv_with_one_more:.0%} with one more sequence"
+        return "kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited{more}"
     free = use.free_while_waiting
     roomless = (
         f"a seat was free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran), "
@@ -85,7 +87,7 @@ def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
 
 def seat_use(view: View) -> SeatUse:
     counters = view.counters
-    free = kv = None
+    free = kv = one_more = None
     if counters.running is not None and counters.waiting is not None:
         queued = np.nan_to_num(counters.waiting) > 0
         if queued.any():
@@ -93,7 +95,10 @@ def seat_use(view: View) -> SeatUse:
             free = float(np.mean(counters.running[queued] < limit))
             if counters.kv_used_ratio is not None and not np.isnan(counters.kv_used_ratio[queued]).all():
                 kv = float(np.nanmean(counters.kv_used_ratio[queued]))
-    return SeatUse(free_while_waiting=free, kv_while_waiting=kv, refilled=view.service.refilled)
+                one_more = kv * (1 + 1 / max(float(np.nanmean(counters.running[queued])), 1.0))
+    return SeatUse(
+        free_while_waiting=free, kv_while_waiting=kv, kv_with_one_more=one_more, refilled=view.service.refilled
+    )
 
 
 def turnaround_slope(view: View) -> float | None:

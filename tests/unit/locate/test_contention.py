@@ -81,6 +81,15 @@ def test_readings_shorter_than_the_tick_allows_are_left_out() -> None:
     assert "no reading" in assess_contention([], 2).reason
 
 
+def test_a_machine_that_stood_still_spoils_the_run() -> None:
+    result = assess_contention([*[reading(0.0)] * 10, reading(0.0, interval=51.0), *[reading(0.0)] * 10], 2)
+    assert result.contended
+    assert "stood still for about 51 s" in result.reason
+    slow_scrapes = [reading(0.0), *[reading(0.0, interval=2.5)] * 3] * 5
+    assert not assess_contention(slow_scrapes, 2).contended
+    assert not assess_contention([reading(0.0, interval=10.0)] * 5, 2).contended  # that is how they were taken
+
+
 @given(
     st.lists(st.floats(0, 4), min_size=1, max_size=20),
     st.one_of(st.none(), st.integers(1, 8)),

@@ -72,6 +72,31 @@ def test_without_gauges_what_cannot_be_told_apart_is_said_so(
     assert open_[0].share > 0.3
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kv_gauge", [True, False])
+@pytest.mark.parametrize(
+    ("cause", "engine"),
+    [
+        ("kv_pressure", {"slots": 16, "kv_tokens": 700}),
+        ("queueing", {"slots": 3}),
+        ("static_batching", {"slots": 4, "static": True}),
+    ],
+)
+def test_equal_requests_that_end_together_are_not_taken_for_a_static_batch(
+    cause: str, engine: dict[str, Any], kv_gauge: bool, seed: int, serve: Serve, plant: Any, poisson: Traffic
+) -> None:
+    """Three at a time, all of one length: the next are let in at once, and answer when the others have ended."""
+    answer = (10, 60) if cause == "static_batching" else (40, 40)
+    traffic = poisson(14, 60, seed=seed, prompt=(180, 180), answer=answer)
+    run = serve(traffic, plant(**{"prefill_tokens_per_s": 2000.0, "seed": seed, **engine}))
+    run = msgspec.structs.replace(run, config=run.config.replace(max_num_seqs=engine["slots"]))
+    if not kv_gauge:
+        none = Missing(missing="not exposed")
+        samples = tuple(msgspec.structs.replace(sample, kv_used_ratio=none) for sample in run.engine_samples)
+        run = msgspec.structs.replace(run, engine_samples=samples)
+    assert diagnose(run).verdict == cause
+
+
 def test_a_cache_that_works_is_no_finding(serve: Serve, plant: Any, poisson: Traffic) -> None:
     traffic = poisson(4, 100, prompt=(10, 40), answer=(5, 15), prefix_tokens=600)
     found = diagnose(serve(traffic, plant(slots=64, prefix_cache=True)))

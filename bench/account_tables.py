@@ -1,7 +1,7 @@
 """Writes the reference pages of the memory account from what is measured and shipped.
 
     python bench/account_tables.py devices > docs/reference/devices.md
-    python bench/account_tables.py accuracy FIELD_DIR [--llamacpp ROWS.json] [--h200 DIR] > .../memory-accuracy.md
+    python bench/account_tables.py accuracy FIELD_DIR [--llamacpp ROWS.json] [--h200 DIR HELD_OUT_DIR] > accuracy.md
 
 ROWS.json comes from bench/account_llamacpp.py, DIR from bench/gpu/account_vllm.py.
 """
@@ -100,7 +100,7 @@ def main() -> int:
     accuracy = pages.add_parser("accuracy")
     accuracy.add_argument("field_dir", type=Path)
     accuracy.add_argument("--llamacpp", type=Path)
-    accuracy.add_argument("--h200", type=Path)
+    accuracy.add_argument("--h200", type=Path, nargs=2, help="starts before and after calibration")
     arguments = parser.parse_args()
     if arguments.page == "devices":
         sys.stdout.write(draw_devices())
@@ -108,7 +108,7 @@ def main() -> int:
     given = load_rows(arguments.field_dir)
     sections = [ACCURACY_HEAD + draw(list(predict(arguments.field_dir, given)), given)]
     sections += [draw_llamacpp(arguments.llamacpp)] if arguments.llamacpp else []
-    sections += [draw_h200(arguments.h200)] if arguments.h200 else []
+    sections += [draw_h200(*arguments.h200)] if arguments.h200 else []
     sys.stdout.write("\n".join(sections))
     return 0
 

@@ -44,6 +44,7 @@ class VllmRelease(Record):
     context_bytes: int
     graph_bytes_per_layer_size: float
     graph_bytes_per_expert_layer_size: float
+    graph_bytes_per_layer_large_size: float
     graphs_inside_share: float
     state_bytes_per_logit: float
     tokens_from_concurrency: bool

@@ -13,7 +13,7 @@ from powerband.records.workload import Workload
 
 
 class RunningEngine(Protocol):
-    """A server that answers at ``url``; ``pid`` is None where it is not ours to watch or stop."""
+    """A server that answers at ``url``; ``pid`` is the root of its processes, None where they cannot be seen."""
 
     url: str
     pid: int | None

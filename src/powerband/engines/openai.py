@@ -10,6 +10,7 @@ import msgspec
 
 from powerband.engines.running import Running, compare_settings
 from powerband.probes.engine_metrics import recognise
+from powerband.probes.host import serving_pid
 from powerband.probes.http import HttpError, Reply, base_url, read_page
 from powerband.probes.prometheus import parse_metrics
 from powerband.records.config import Effective, EngineConfig, Knob, Value
@@ -72,7 +73,7 @@ class OpenAI:
             raise RequestError(
                 f"{attached.url} does not serve model {wanted!r}", hint="it serves " + ", ".join(attached.models[:8])
             )
-        return Running(
+        running = Running(
             attached.url,
             model_id=wanted or next(iter(attached.models), config.model),
             version=attached.version,
@@ -80,6 +81,8 @@ class OpenAI:
             api_key=key,
             read_effective=lambda: read_settings(attached.url, key, config.knobs),
         )
+        running.pid = serving_pid(attached.url)  # to watch, not to stop
+        return running
 
 
 def attach(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> Attached:

@@ -5,7 +5,7 @@ from statistics import fmean, median
 
 from powerband.records.run import Contention
 from powerband.records.sample import HostSample
-from powerband.records.value import known
+from powerband.records.value import Missing, known
 
 # Measured with llama.cpp, 2 threads on 2 cores, one neighbour: 5 % of a core cost nothing, 10 % cost 4 % of the speed,
 # 25 % cost 16 %, 50 % cost 70 %, a whole core 96 %. A machine at rest and readings in 10 ms ticks stay below 0.05.
@@ -39,6 +39,9 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
     if stalled_s >= max(_STALL_S, 4 * median(sample.interval_s for sample in samples)) and len(samples) > 2:
         reason = f"the machine stood still for about {stalled_s:.0f} s (no reading came): run again"
         return Contention(contended=True, reason=reason, other_cores=other)
+    if threads_wanted is None and all(isinstance(sample.engine_cores, Missing) for sample in samples):
+        reason = f"the engine's process is not known: its CPU use is among the {other:.2f} cores of others"
+        return Contention(contended=False, reason=reason, other_cores=other)
     active = [sample for sample in samples if _is_active(sample, threads_wanted)]
     if not active:
         return Contention(contended=False, reason="the engine was idle in every reading", other_cores=other)

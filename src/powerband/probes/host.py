@@ -1,8 +1,10 @@
 """Who uses the CPU: the engine's process tree, this client's, everybody else, and the hypervisor."""
 
+import ipaddress
 import os
 import time
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -105,6 +107,39 @@ class _Tree:
         except psutil.Error:
             return None
         return times.user + times.system, memory, switches.voluntary + switches.involuntary
+
+
+def serving_pid(url: str) -> int | None:
+    """The process on this host that answers at ``url``: the root of its tree; None where it is elsewhere or not seen.
+
+    A server that forks workers hands them its socket, so the one that listens may be a child: the leader of its process
+    group is taken where that is an ancestor and no ancestor of ours.
+    """
+    where = urlsplit(url)
+    if not is_here(where.hostname or "") or where.port is None:
+        return None
+    try:
+        open_sockets = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return None
+    listening = (one for one in open_sockets if one.status == psutil.CONN_LISTEN and one.laddr.port == where.port)
+    found = next((one.pid for one in listening if one.pid is not None), None)
+    if found is None:
+        return None
+    try:
+        leader = os.getpgid(found)
+        above = {one.pid for one in psutil.Process(found).parents()}
+    except (OSError, psutil.Error):
+        return found
+    return leader if leader in above and os.getpid() not in _tree_of(leader) else found
+
+
+def is_here(host: str) -> bool:
+    """Whether ``host`` names this machine's loopback: nothing is resolved."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _machine_seconds() -> tuple[float, float]:

@@ -90,6 +90,15 @@ def test_a_machine_that_stood_still_spoils_the_run() -> None:
     assert not assess_contention([reading(0.0, interval=10.0)] * 5, 2).contended  # that is how they were taken
 
 
+def test_an_engine_whose_process_is_not_known_is_not_taken_for_others() -> None:
+    """A server on this machine that uses both cores itself: nothing says that somebody else took them."""
+    unknown = Missing(missing="no engine process to watch")
+    result = assess_contention([reading(1.9, engine=unknown)] * 10, None)
+    assert not result.contended
+    assert "not known" in result.reason
+    assert assess_contention([reading(0.0, engine=unknown, steal=0.5)] * 10, 2).contended
+
+
 @given(
     st.lists(st.floats(0, 4), min_size=1, max_size=20),
     st.one_of(st.none(), st.integers(1, 8)),

@@ -1,6 +1,8 @@
 """The host probe on processes whose CPU use is known by their own account."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -8,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from powerband.probes.host import HostProbe
+from powerband.probes.host import HostProbe, serving_pid
 from powerband.records.value import Missing
 
 _BURN = "import sys, time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True); time.sleep(60)"
@@ -86,3 +88,36 @@ def test_cores_are_those_we_may_use() -> None:
         assert HostProbe(None).sample(0).cores == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+_SERVE = """
+import os, socket, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+if {forks} and os.fork():
+    server.close()
+    os.wait()
+else:
+    print(server.getsockname()[1], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_the_process_that_serves_a_port_is_found_with_the_parent_that_started_it(forks: bool) -> None:
+    code = _SERVE.format(forks=forks)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert serving_pid(f"http://127.0.0.1:{port}") == process.pid
+        assert serving_pid(f"http://192.0.2.1:{port}") is None  # TEST-NET-1: another machine's address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert serving_pid(f"http://127.0.0.1:{port}") is None
+    assert serving_pid("http://127.0.0.1") is None
+
+
+def test_a_server_of_our_own_process_group_is_not_taken_for_us() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert serving_pid(f"http://localhost:{server.getsockname()[1]}") == os.getpid()

@@ -85,6 +85,8 @@ def comparison(report: LoopReport) -> Table:
     )
     drawn = any(cell.figure for row in rows for cell in row)
     kept = [index for index, column in enumerate(columns) if (drawn or not column.figure) and (mixed or index < 5)]
+    if verdict is None and best is None:
+        kept = [0, 1]  # nothing to compare with
     shown = tuple(tuple(row[index] for index in kept) for row in rows)
     return Table("Naive against chosen", tuple(columns[index] for index in kept), shown)
 

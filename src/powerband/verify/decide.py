@@ -11,6 +11,13 @@ Answer = Literal["keep", "revert", "undecided"]
 
 # Without an SLO nothing says how latency and throughput trade, so a change must not pay one with the other.
 _GUARDS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s")
+_WORDS = {
+    "goodput_per_s": ("goodput", " requests/s", 1.0),
+    "request_rate_per_s": ("completed", " requests/s", 1.0),
+    "output_tokens_per_s": ("output", " tokens/s", 1.0),
+    "total_tokens_per_s": ("input and output", " tokens/s", 1.0),
+    "attainment": ("attainment", " %", 100.0),
+}
 
 
 def decide(
@@ -35,7 +42,7 @@ def decide(
     name = "goodput_per_s" if slo is not None else "output_tokens_per_s"
     objective = next((row for row in rows if row.name == name), None)
     if objective is None:
-        return "undecided", f"neither side shows {name}"
+        return "undecided", f"neither side shows {_in_words(name)[0]}"
     if floor is None and repeats < 2:
         return "undecided", f"one run a side shows no noise between runs ({describe(objective)}): repeat each"
     answer, reason = _by_objective(objective, rows, slo, floor, minimum_effect)
@@ -80,8 +87,17 @@ def _by_latency(seen: str, rows: Sequence[Compared], minimum_effect: float) -> t
 
 
 def describe(row: Compared) -> str:
-    """``goodput_per_s 2.1 -> 4.3 (2.05x, 1.9 to 2.2)``."""
-    change = f"{row.name} {row.before:.4g} -> {row.after:.4g}"
+    """``goodput 2.1 -> 4.3 requests/s (2.05x, 1.9 to 2.2)``; times in milliseconds."""
+    name, unit, scale = _in_words(row.name)
+    change = f"{name} {row.before * scale:.4g} -> {row.after * scale:.4g}{unit}"
     if isinstance(row.ratio, Missing) or row.interval is None:
         return f"{change} ({row.ratio.missing.split(':')[0] if isinstance(row.ratio, Missing) else 'no interval'})"
     return f"{change} ({row.ratio:.3g}x, {row.interval.low:.3g} to {row.interval.high:.3g})"
+
+
+def _in_words(name: str) -> tuple[str, str, float]:
+    """What a metric is called, its unit, and the factor to it: ``ttft_p99_s`` is ``TTFT p99`` in ms."""
+    if name in _WORDS:
+        return _WORDS[name]
+    parts = name.removesuffix("_s").split("_")
+    return " ".join([parts[0].upper(), *parts[1:]]), " ms", 1000.0

@@ -1,9 +1,11 @@
-"""Write docs/reference/commands.md from the commands themselves; with --check, fail where the page is out of date."""
+"""Write the generated pages of docs/reference from the code; with --check, fail where one is out of date."""
 
 import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
+
+import compatibility_page
 
 from powerband.cli import COMMANDS, Parser
 
@@ -41,16 +43,21 @@ def _help(action: argparse.Action) -> str:
 
 
 def main() -> int:
-    page = "\n".join([HEAD, *map(describe, COMMANDS)])
-    if "--check" in sys.argv[1:]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
-            print(f"{PAGE}: up to date")
-            return 0
-        print(f"{PAGE} is out of date: run scripts/generate_docs.py", file=sys.stderr)
-        return 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+    pages = {
+        PAGE: "\n".join([HEAD, *map(describe, COMMANDS)]),
+        compatibility_page.PAGE: compatibility_page.write_page(),
+    }
+    stale = 0
+    for path, page in pages.items():
+        if path.is_file() and path.read_text(encoding="utf-8") == page:
+            print(f"{path}: up to date")
+        elif "--check" in sys.argv[1:]:
+            print(f"{path} is out of date: run scripts/generate_docs.py", file=sys.stderr)
+            stale = 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page, encoding="utf-8")
+    return stale
 
 
 if __name__ == "__main__":

@@ -21,20 +21,22 @@ FORMATS: dict[str, WeightFormat] = {
     "nvfp4": formats.NVFP4,
     "torchao-int4": formats.ao_int4(),
     "torchao-int8": formats.AO_INT8,
+    "bnb-int8": formats.BNB_INT8,
     "mlx-4bit": formats.mlx(),
+    "mlx-8bit": formats.mlx(8),
     "q8_0": WeightFormat(name="q8_0", bits=8, group=32, scale_bytes=2, embeddings=True),
     "q4_0": WeightFormat(name="q4_0", bits=4, group=32, scale_bytes=2, embeddings=True),
 }
 
 
-def requantised(model: ModelSpec, name: str) -> ModelSpec:
+def requantised(model: ModelSpec, name: str, kind: WeightFormat | None = None) -> ModelSpec:
     """``model`` with its linear layers stored as ``name``; embeddings, head, norms and routers stay as they are.
 
-    Raises RequestError for a format not known here.
+    ``kind`` replaces the usual layout of that name (another group size). Raises RequestError for a format not known.
     """
     if name not in FORMATS:
         raise unknown_name("weight format", name, FORMATS)
-    kind = FORMATS[name]
+    kind = kind or FORMATS[name]
     parts = tuple(_part(part, kind) for part in model.parts)
     return msgspec.structs.replace(
         model,

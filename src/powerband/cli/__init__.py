@@ -17,6 +17,7 @@ COMMANDS = {
     "load": "send a workload to a server and measure what came back",
     "locate": "where the time goes: what a running service or a finished run was waiting for",
     "simulate": "what if: the workload through a model of the engine, no engine started",
+    "quantize": "which format can this engine and card run, what does it bring; then make it, with a card of how",
     "tune": "what to change: search an engine's settings under a latency promise",
     "verify": "did it help: compare two configs or two runs, beyond noise",
     "loop": "account, locate, tune and verify in rounds, with a journal and a report",

@@ -13,10 +13,11 @@ from powerband.load.runner import run_load
 from powerband.load.target import Loaded, Progress, Target
 from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
+from powerband.probes.nvml import NvmlProbe
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError
 from powerband.records.run import Provenance, Run
-from powerband.records.sample import EngineSample, HostSample
+from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.workload import RequestSpec, Workload
 
 SAMPLE_EVERY_S = 0.5
@@ -85,12 +86,13 @@ def observe(
     command: str,
     cut_s: float,
     on_progress: OnProgress | None = None,
+    workers: int = 1,
 ) -> Run:
-    """Send ``workload`` to an engine that runs already, and watch engine and host meanwhile."""
+    """Send ``workload`` to an engine that runs already, from ``workers`` processes, and watch it and the host."""
     t0_ns = time.monotonic_ns() + _LEAD_NS
     started_at = datetime.datetime.now(datetime.UTC).isoformat()
     with _Watch(running, t0_ns) as watch:
-        loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress)
+        loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
     _raise_if_interrupted(loaded)
     _raise_if_dead(running, loaded)
     threads = config.knobs.get("n_threads")
@@ -104,6 +106,7 @@ def observe(
         end_ns=loaded.end_ns,
         engine_samples=tuple(watch.engine_samples),
         host_samples=tuple(watch.host_samples),
+        device_samples=tuple(watch.device_samples),
         client=loaded.client,
         contention=assess_contention(watch.host_samples, threads if isinstance(threads, int) else None),
         provenance=Provenance(
@@ -137,13 +140,18 @@ def _raise_if_dead(running: RunningEngine, loaded: Loaded) -> None:
 
 
 class _Watch:
-    """Samples engine and host in a thread of its own, on the run's clock, until the block ends."""
+    """Samples engine, host and devices in a thread of its own, on the run's clock, until the block ends.
+
+    Devices are watched where the engine runs on this machine: those of another say nothing about it.
+    """
 
     def __init__(self, running: RunningEngine, t0_ns: int) -> None:
         self.engine_samples: list[EngineSample] = []
         self.host_samples: list[HostSample] = []
+        self.device_samples: list[DeviceSample] = []
         self._running, self._t0_ns = running, t0_ns
         self._host = HostProbe(running.pid)
+        self._devices = NvmlProbe() if running.pid is not None else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_over, name="powerband-watch", daemon=True)
 
@@ -154,6 +162,8 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(timeout=10)
+        if self._devices is not None and not self._thread.is_alive():
+            self._devices.close()
 
     def _sample_until_over(self) -> None:
         self._take()
@@ -165,3 +175,5 @@ class _Watch:
         now_ns = time.monotonic_ns() - self._t0_ns
         self.host_samples.append(self._host.sample(now_ns))
         self.engine_samples.append(self._running.sample(now_ns))
+        if self._devices is not None:
+            self.device_samples += self._devices.sample(now_ns)

@@ -10,7 +10,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run, Trial
-from powerband.records.sample import EngineSample
+from powerband.records.sample import DeviceSample, EngineSample
 from powerband.records.value import Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import read_run, write_run
@@ -50,6 +50,16 @@ def make_trial(n: int, run_id: str | None = "r1") -> Trial:
 def test_a_run_comes_back_equal(tmp_path: Path) -> None:
     write_run(tmp_path / "r1", make_run())
     assert read_run(tmp_path / "r1") == make_run()
+
+
+def test_readings_of_devices_come_back_and_runs_of_before_have_none(tmp_path: Path) -> None:
+    seen = DeviceSample(t_ns=1, index=0, name="H200", busy_ratio=0.5, throttle=("power brake",))
+    run = msgspec.structs.replace(make_run(), device_samples=(seen,))
+    write_run(tmp_path / "r1", run)
+    assert read_run(tmp_path / "r1") == run
+    write_run(tmp_path / "old", make_run())
+    assert not (tmp_path / "old" / "device_samples.jsonl.gz").exists()
+    assert read_run(tmp_path / "old").device_samples == ()
 
 
 def test_a_finished_trial_is_there_for_the_next_process(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
     from powerband.probes.watch import watch_server
 
     here = args.pid is not None or _is_local(url)
-    engine, host = watch_server(
+    seen = watch_server(
         url,
         seconds,
         engine_pid=args.pid,
@@ -153,10 +153,13 @@ def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
         effective=Missing(missing="the server was watched, not asked"),
         workload=Workload(requests=(), source="none: the server was only watched"),
         traces=(),
-        end_ns=engine[-1].t_ns,
-        engine_samples=engine,
-        host_samples=host,
-        contention=assess_contention(host, None) if host else Missing(missing="the server is on another host"),
+        end_ns=seen.engine[-1].t_ns,
+        engine_samples=tuple(seen.engine),
+        host_samples=tuple(seen.host),
+        device_samples=tuple(seen.devices),
+        contention=assess_contention(seen.host, None)
+        if seen.host
+        else Missing(missing="the server is on another host"),
         provenance=Provenance(
             powerband=__version__,
             command=shlex.join(["powerband", *sys.argv[1:]]),

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from powerband.locate.device_use import BUSY, LAUNCHING, MEMORY_BUSY
+from powerband.locate.host_limit import HostLimit, read_host_limit
 from powerband.locate.queueing import MIN_SHARE
 from powerband.locate.request_time import RequestTime
 from powerband.locate.roofline import decode_floor_s
@@ -24,6 +26,9 @@ def find_decode(view: View, time: RequestTime) -> list[Finding]:
     share = time.share(time.decode_s)
     if share < MIN_SHARE:
         return []
+    limit = read_host_limit(view)
+    if limit is not None:
+        return [_by_host(view, limit, share)]
     steps = view.steps
     if steps is None:
         why = "too few token gaps to time a decode step"
@@ -31,6 +36,18 @@ def find_decode(view: View, time: RequestTime) -> list[Finding]:
     if steps.has_slope and _wide(steps):
         return [_by_slope(steps, share)]
     return [_by_floor(view, steps, share)]
+
+
+def _by_host(view: View, limit: HostLimit, share: float) -> Finding:
+    card = "" if view.use is None else f", while {view.use.seen}"
+    return Finding(
+        cause="scheduler_bound",
+        share=share,
+        evidence=f"decode takes {share:.0%} of the request time, and {limit.seen}{card}: each step waits for the host",
+        remedy="more cores for the engine (taskset, cpuset, container limit), faster ones, less host work a step",
+        test="let the engine run on more cores: the time between tokens should fall",
+        of="request_time",
+    )
 
 
 def _wide(steps: StepCurve) -> bool:
@@ -77,6 +94,8 @@ def _by_floor(view: View, steps: StepCurve, share: float) -> Finding:
     floor = decode_floor_s(view.model, view.device, sequences=steps.typical, context_tokens=context, ledger=view.ledger)
     pace = f"{format_duration(step_s)} a step at {steps.typical:.1f} sequences"
     seen = f"decode takes {share:.0%} of the request time, {pace}"
+    if floor is None and (by_use := _by_use(view, seen, share)) is not None:
+        return by_use
     if floor is None:
         return _undecided(share, f"{seen}; concurrency did not vary and no device was given, so its kind is open")
     times = step_s / floor if floor > 0 else float("inf")
@@ -100,6 +119,32 @@ def _by_floor(view: View, steps: StepCurve, share: float) -> Finding:
             of="request_time",
         )
     return _undecided(share, f"{seen}: {beside}; concurrency did not vary, so arithmetic and overhead look alike")
+
+
+def _by_use(view: View, seen: str, share: float) -> Finding | None:
+    """The first cut from the driver's readings: little use is launching, full use with moving memory is bandwidth."""
+    use = view.use
+    if use is None or use.busy_ratio is None or use.memory_busy_ratio is None:
+        return None
+    if use.busy_ratio < LAUNCHING:
+        return Finding(
+            cause="launch_bound",
+            share=share,
+            evidence=f"{seen}, while {use.seen}: for the rest of each step the device waits for the host",
+            remedy="CUDA graphs, fused kernels, fewer host syncs, a faster host core",
+            test="eager against graphs; a profiler trace of a few decode steps shows the gaps between kernels",
+            of="request_time",
+        )
+    if use.busy_ratio >= BUSY and use.memory_busy_ratio >= MEMORY_BUSY:
+        return Finding(
+            cause="memory_bandwidth_bound",
+            share=share,
+            evidence=f"{seen}, while {use.seen}",
+            remedy="more sequences a step, weights and KV in fewer bits, speculative decoding",
+            test=_TEST,
+            of="request_time",
+        )
+    return None
 
 
 def _undecided(share: float, evidence: str) -> Finding:

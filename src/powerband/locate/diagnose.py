@@ -55,6 +55,7 @@ def diagnose(
         breakdown=parts.shares(),
         verdict=findings[0].cause,
         findings=tuple(findings),
+        gpu_busy_ratio=None if view.use is None else view.use.busy_ratio,
         unseen=unseen(view),
         reason=findings[0].evidence,
         request_breakdown=time.shares(),
@@ -169,6 +170,7 @@ def sources(run: Run) -> tuple[str, ...]:
         ("request timings", bool(run.traces)),
         ("engine metrics", bool(run.engine_samples)),
         ("host", bool(run.host_samples)),
+        ("device readings", bool(run.device_samples)),
         ("client check", isinstance(run.client, ClientCheck)),
     )
     return tuple(name for name, there in named if there)
@@ -185,7 +187,10 @@ def unseen(view: View) -> tuple[str, ...]:
         lines.append("KV cache use and preemptions are not exposed")
     if isinstance(view.run.contention, Missing):
         lines.append(f"contention: {view.run.contention.missing}")
-    lines.append("the device itself (busy time, kernels): a profiler trace shows it")
+    if view.use is None:
+        lines.append("the device itself (busy time, kernels): a profiler trace shows it")
+    else:
+        lines.append("which kernels run and what is between them: a profiler trace shows it")
     return tuple(lines)
 
 
@@ -196,6 +201,8 @@ def notes(view: View, time: RequestTime) -> tuple[str, ...]:
     if view.steps is not None:
         steps = ", ".join(f"{n}: {seconds * 1e3:.3g} ms" for n, seconds, _ in view.steps.levels[:8])
         lines.append(f"decode step by sequences: {steps}" if steps else "decode step: too few gaps at any one level")
+    if view.use is not None:
+        lines.append(f"{view.use.seen} ({view.use.readings} readings of the driver)")
     return tuple(lines)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from powerband.locate.activity import Floats
 from powerband.locate.counters import Counters, mean_over_time, read_counters
+from powerband.locate.device_use import LAUNCHING, DeviceUse, read_device_use
 from powerband.records.finding import Cause, Diagnosis, Finding, Share, Whole
 from powerband.records.run import Contention, Run
 
@@ -18,27 +19,39 @@ _PROBE = "watch with --probe --traffic: timings of requests of our own show what
 def diagnose_samples(run: Run) -> Diagnosis:
     """Split the watched time by the engine's gauges and counters; without a running gauge all of it stays unseen."""
     counters = read_counters(run.engine_samples)
+    use = read_device_use(run.device_samples)
     times = [s.t_ns for s in run.engine_samples] + [s.t_ns for s in run.host_samples]
+    times += [s.t_ns for s in run.device_samples]
     window_s = (max(times) - min(times)) / 1e9 if times else 0.0
     breakdown = _split(counters, window_s)
-    findings = sorted(_find(run, counters, breakdown), key=lambda finding: -finding.share)
+    findings = sorted(_find(run, counters, breakdown, use), key=lambda finding: -finding.share)
     return Diagnosis(
         sources=_sources(run),
         window_s=window_s,
         breakdown=breakdown,
         verdict=findings[0].cause,
         findings=tuple(findings),
+        gpu_busy_ratio=None if use is None else use.busy_ratio,
         unseen=(
             "request timings: none were sent",
-            "the device itself (busy time, kernels): a profiler trace shows it",
+            "the device itself (busy time, kernels): a profiler trace shows it"
+            if use is None
+            else "which kernels run and what is between them: a profiler trace shows it",
         ),
         reason=findings[0].evidence,
-        notes=("the split of busy time into prefill and decode follows the engine's own counters",),
+        notes=(
+            "the split of busy time into prefill and decode follows the engine's own counters",
+            *(() if use is None else (f"{use.seen} ({use.readings} readings of the driver)",)),
+        ),
     )
 
 
 def _sources(run: Run) -> tuple[str, ...]:
-    named = (("engine metrics", run.engine_samples), ("host", run.host_samples))
+    named = (
+        ("engine metrics", run.engine_samples),
+        ("host", run.host_samples),
+        ("device readings", run.device_samples),
+    )
     return tuple(name for name, there in named if there)
 
 
@@ -61,7 +74,7 @@ def _idle_share(counters: Counters) -> float:
     return float(idle.mean())
 
 
-def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...]) -> list[Finding]:
+def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...], use: DeviceUse | None) -> list[Finding]:
     if isinstance(run.contention, Contention) and run.contention.contended:
         why = f"the host was contended, which says nothing about the engine: {run.contention.reason}"
         return [_finding("undecided", 1.0, why, "stop the other work and watch again", "the same on a quiet host")]
@@ -81,6 +94,13 @@ def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...]) -> list[Fi
             )
         )
     findings += _queue(counters, counters.running)
+    busy = 1 - shares["no work"]
+    if not findings and use is not None and use.busy_ratio is not None and use.busy_ratio < LAUNCHING * busy:
+        why = f"requests run {busy:.0%} of the time, while {use.seen}: the device waits for the host in between"
+        test = "eager against graphs, or a profiler trace: the gaps between kernels"
+        findings.append(
+            _finding("launch_bound", busy - use.busy_ratio, why, "CUDA graphs, less host work a step", test)
+        )
     if not findings:
         why = f"busy {1 - shares['no work']:.0%} of the time with no queue; gauges do not show what a step is made of"
         findings.append(_finding("undecided", 1 - shares["no work"], why, _PROBE, _PROBE))

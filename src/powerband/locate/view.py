@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from powerband.locate.activity import Activity, Floats, Streams, compute_activity, read_streams
 from powerband.locate.counters import Counters, mean_over_time, read_counters
+from powerband.locate.device_use import DeviceUse, read_device_use
 from powerband.locate.service import Service, infer_service
 from powerband.locate.steps import Gaps, StepCurve, fit_steps, read_gaps
 from powerband.records.hardware import DeviceSpec
@@ -28,6 +29,7 @@ class View:
     model: ModelSpec | None = None
     device: DeviceSpec | None = None
     slo: Slo | None = None
+    use: DeviceUse | None = None
 
     @property
     def window_s(self) -> float:
@@ -70,4 +72,5 @@ def build_view(
         model=model,
         device=device,
         slo=slo,
+        use=read_device_use(run.device_samples, activity),
     )

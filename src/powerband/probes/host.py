@@ -51,6 +51,7 @@ class HostProbe:
             engine_rss_bytes=self._of_engine(engine.rss_bytes),
             available_bytes=int(psutil.virtual_memory().available),
             engine_switches_per_s=self._of_engine(None if engine.switches is None else engine.switches / interval_s),
+            engine_allowed_cores=self._of_engine(engine.allowed_cores),
         )
 
     def _read_trees(self) -> tuple[float | None, float | None]:
@@ -75,10 +76,12 @@ class _Tree:
         self._switched: dict[int, int] = {}
         self.rss_bytes: float | None = None
         self.switches: int | None = None  # since the last reading
+        self.allowed_cores: int | None = None  # that any of the processes may run on
 
     def advance(self, pids: Iterable[int]) -> float | None:
         """CPU seconds spent since the last call by the processes that live now; None when none does."""
         spent, rss, switched, alive = 0.0, 0, 0, False
+        allowed: set[int] = set()
         for pid in pids:
             reading = self._read(pid)
             if reading is None:
@@ -89,7 +92,9 @@ class _Tree:
             switched += switches - self._switched.get(pid, 0)
             self._cpu_s[pid], self._switched[pid] = cpu_s, switches
             rss, alive = rss + memory, True
+            allowed |= _affinity(pid)
         self.rss_bytes, self.switches = (rss, switched) if alive else (None, None)
+        self.allowed_cores = len(allowed) or None
         return max(0.0, spent) if alive else None
 
     def _read(self, pid: int) -> tuple[float, int, int] | None:
@@ -140,6 +145,14 @@ def is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def _affinity(pid: int) -> set[int]:
+    """Cores that a process may run on; none where the system does not tell."""
+    try:
+        return os.sched_getaffinity(pid)
+    except (AttributeError, OSError):
+        return set()
 
 
 def _machine_seconds() -> tuple[float, float]:

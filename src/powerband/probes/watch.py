@@ -1,17 +1,28 @@
-"""Watch a server that runs already: its /metrics and the host, read-only, for a while."""
+"""Watch a server that runs already: its /metrics, the host and its devices, read-only, for a while."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from powerband.probes.engine_metrics import missing_sample, to_sample
 from powerband.probes.host import HostProbe
 from powerband.probes.http import HttpError, read_page
+from powerband.probes.nvml import NvmlProbe
 from powerband.records.errors import MachineError
-from powerband.records.sample import EngineSample, HostSample
+from powerband.records.sample import DeviceSample, EngineSample, HostSample
 
 # llama.cpp answers /metrics between two steps: asking more often would cost it more than it tells.
 EVERY_S = 0.5
 _TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class Watched:
+    """What was seen; times in ns from the start of the watch."""
+
+    engine: list[EngineSample] = field(default_factory=list)
+    host: list[HostSample] = field(default_factory=list)
+    devices: list[DeviceSample] = field(default_factory=list)
 
 
 def watch_server(
@@ -22,28 +33,32 @@ def watch_server(
     watch_host: bool = True,
     api_key: str = "",
     progress: Callable[[float, EngineSample], None] | None = None,
-) -> tuple[tuple[EngineSample, ...], tuple[HostSample, ...]]:
-    """Samples over ``seconds``, two a second, times in ns from the start; ``progress`` is told the seconds left.
+) -> Watched:
+    """Samples over ``seconds``, two a second; ``watch_host`` adds host and cards; ``progress`` gets the seconds left.
 
     Raises MachineError where nothing answers at ``url`` at the start; later failures are samples with Missing values.
     Ctrl-C ends the watch early and keeps what was seen.
     """
-    probe = HostProbe(engine_pid) if watch_host else None
+    probe, cards = (HostProbe(engine_pid), NvmlProbe()) if watch_host else (None, None)
     start_ns = time.monotonic_ns()
-    engine, host = [scrape(url, 0, api_key=api_key, must_answer=True)], list[HostSample]()
+    seen = Watched(engine=[scrape(url, 0, api_key=api_key, must_answer=True)])
     try:
         while (passed_s := (time.monotonic_ns() - start_ns) / 1e9) < seconds:
             time.sleep(min(EVERY_S, seconds - passed_s))
             now_ns = time.monotonic_ns() - start_ns
-            engine.append(scrape(url, now_ns, api_key=api_key))
-            if probe is not None:
-                host.append(probe.sample(now_ns))
+            seen.engine.append(scrape(url, now_ns, api_key=api_key))
+            if probe is not None and cards is not None:
+                seen.host.append(probe.sample(now_ns))
+                seen.devices += cards.sample(now_ns)
             if progress is not None:
-                progress(max(seconds - now_ns / 1e9, 0.0), engine[-1])
+                progress(max(seconds - now_ns / 1e9, 0.0), seen.engine[-1])
     except KeyboardInterrupt:
-        if len(engine) < 2:
+        if len(seen.engine) < 2:
             raise
-    return tuple(engine), tuple(host)
+    finally:
+        if cards is not None:
+            cards.close()
+    return seen
 
 
 def scrape(url: str, t_ns: int, *, api_key: str = "", must_answer: bool = False) -> EngineSample:

@@ -5,7 +5,7 @@ from typing import Literal
 from powerband.records.config import Effective, EngineConfig
 from powerband.records.metrics import Distribution, Metrics, compute_metrics
 from powerband.records.request import RequestTrace
-from powerband.records.sample import EngineSample, HostSample
+from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.slo import Slo
 from powerband.records.value import Basis, Interval, Missing, Record
 from powerband.records.workload import Workload
@@ -57,6 +57,7 @@ class Run(Record):
     end_ns: int
     engine_samples: tuple[EngineSample, ...] = ()
     host_samples: tuple[HostSample, ...] = ()
+    device_samples: tuple[DeviceSample, ...] = ()
     client: ClientCheck | Missing = Missing(missing="no client took part")
     contention: Contention | Missing = Missing(missing="the host was not watched")
     provenance: Provenance | Missing = Missing(missing="not recorded")

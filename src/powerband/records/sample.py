@@ -1,4 +1,4 @@
-"""Readings taken while a run goes on: of the engine's own counters and of the host."""
+"""Readings taken while a run goes on: of the engine's own counters, of the host and of the devices."""
 
 from powerband.records.value import Measured, Missing, Record
 
@@ -36,3 +36,35 @@ class HostSample(Record):
     engine_rss_bytes: Measured
     available_bytes: int
     engine_switches_per_s: Measured = Missing(missing="no engine process to watch")
+    engine_allowed_cores: Measured = Missing(missing="no engine process to watch")  # its affinity: taskset, cpusets
+
+
+_NOT_GIVEN = Missing(missing="the driver does not give it for this card")
+
+
+class DeviceSample(Record):
+    """One reading of an accelerator; ratios are over the driver's own last interval (NVIDIA: 1/6 s to 1 s).
+
+    ``busy_ratio`` is the share of time in which any kernel ran, not how well it used the card; ``memory_busy_ratio``
+    the share in which device memory was read or written. ``throttle`` names why clocks are below what is allowed.
+    NVLink counts bytes over all links since the driver was loaded: the difference of two samples is traffic.
+    """
+
+    t_ns: int
+    index: int
+    name: str
+    busy_ratio: Measured = _NOT_GIVEN
+    memory_busy_ratio: Measured = _NOT_GIVEN
+    memory_used_bytes: Measured = _NOT_GIVEN
+    memory_bytes: Measured = _NOT_GIVEN
+    power_w: Measured = _NOT_GIVEN
+    power_limit_w: Measured = _NOT_GIVEN
+    temperature_c: Measured = _NOT_GIVEN
+    sm_clock_hz: Measured = _NOT_GIVEN
+    max_sm_clock_hz: Measured = _NOT_GIVEN
+    memory_clock_hz: Measured = _NOT_GIVEN
+    throttle: tuple[str, ...] | Missing = _NOT_GIVEN
+    pcie_rx_bytes_per_s: Measured = _NOT_GIVEN
+    pcie_tx_bytes_per_s: Measured = _NOT_GIVEN
+    nvlink_rx_bytes_total: Measured = _NOT_GIVEN
+    nvlink_tx_bytes_total: Measured = _NOT_GIVEN

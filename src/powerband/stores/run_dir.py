@@ -15,11 +15,13 @@ import msgspec
 from powerband.records.errors import RequestError
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
-from powerband.records.sample import EngineSample, HostSample
+from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.workload import RequestSpec
 
 _Row = TypeVar("_Row")
 _LISTS: dict[str, Any] = {"traces": RequestTrace, "engine_samples": EngineSample, "host_samples": HostSample}
+# Written only where a device was watched: runs of before cards were read have no such file.
+_DEVICES = "device_samples.jsonl.gz"
 
 
 def write_run(folder: Path, run: Run) -> None:
@@ -28,11 +30,14 @@ def write_run(folder: Path, run: Run) -> None:
     for name in _LISTS:
         _write_lines(folder / f"{name}.jsonl.gz", getattr(run, name))
     _write_lines(folder / "workload.jsonl.gz", run.workload.requests)
+    if run.device_samples:
+        _write_lines(folder / _DEVICES, run.device_samples)
     short = msgspec.structs.replace(
         run,
         traces=(),
         engine_samples=(),
         host_samples=(),
+        device_samples=(),
         workload=msgspec.structs.replace(run.workload, requests=()),
     )
     partial = folder / "run.json.partial"
@@ -52,6 +57,8 @@ def read_run(folder: Path) -> Run:
         short = msgspec.json.decode(head.read_bytes(), type=Run)
         lists = {name: tuple(_read_lines(folder / f"{name}.jsonl.gz", kind)) for name, kind in _LISTS.items()}
         requests = tuple(_read_lines(folder / "workload.jsonl.gz", RequestSpec))
+        watched = (folder / _DEVICES).is_file()
+        lists["device_samples"] = tuple(_read_lines(folder / _DEVICES, DeviceSample)) if watched else ()
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from error
     workload = msgspec.structs.replace(short.workload, requests=requests)

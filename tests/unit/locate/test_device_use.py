@@ -1,0 +1,110 @@
+"""What the driver's readings add to a diagnosis: the first cut of the seeds, from planted readings."""
+
+import msgspec
+import pytest
+
+from powerband.locate.device_use import read_device_use
+from powerband.locate.diagnose import diagnose
+from powerband.records.config import EngineConfig
+from powerband.records.request import RequestTrace
+from powerband.records.run import Run
+from powerband.records.sample import DeviceSample, EngineSample
+from powerband.records.value import Missing
+from powerband.records.workload import RequestSpec, Workload
+
+NS = 1_000_000_000
+
+
+def readings(busy: float, memory: float, *, card: int = 0, count: int = 20) -> tuple[DeviceSample, ...]:
+    return tuple(
+        DeviceSample(
+            t_ns=k * NS // 2,
+            index=card,
+            name="H200",
+            busy_ratio=busy,
+            memory_busy_ratio=memory,
+            power_w=300.0,
+            power_limit_w=700.0,
+            sm_clock_hz=1.2e9,
+            max_sm_clock_hz=1.8e9,
+            throttle=("software power cap",) if k % 2 else (),
+        )
+        for k in range(count)
+    )
+
+
+def steady_decode(samples: tuple[DeviceSample, ...]) -> Run:
+    """Ten requests one after the other, 100 tokens each at 10 ms: concurrency never varies."""
+    traces = tuple(
+        RequestTrace(
+            index=k,
+            t_sched_ns=k * NS,
+            t_send_ns=k * NS,
+            t_chunks_ns=tuple(k * NS + (n + 1) * 10_000_000 for n in range(98)),
+            chunk_tokens=(1,) * 98,
+            t_end_ns=k * NS + 98 * 10_000_000,
+            input_tokens=10,
+            output_tokens_asked=98,
+            status="ok",
+        )
+        for k in range(10)
+    )
+    spec = RequestSpec(offset_ns=0, input_tokens=10, output_tokens=98)
+    return Run(
+        run_id="r",
+        basis="measured",
+        config=EngineConfig(engine="vllm", model=""),
+        effective=Missing(missing="-"),
+        workload=Workload(requests=(spec,) * 10, source="hand-made"),
+        traces=traces,
+        end_ns=10 * NS,
+        device_samples=samples,
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy", "memory", "cause"),
+    [
+        (0.25, 0.1, "launch_bound"),
+        (0.98, 0.7, "memory_bandwidth_bound"),
+        (0.98, 0.05, "undecided"),
+        (0.65, 0.6, "undecided"),
+    ],
+)
+def test_use_of_the_card_decides_where_concurrency_did_not_vary(busy: float, memory: float, cause: str) -> None:
+    found = diagnose(steady_decode(readings(busy, memory)))
+    assert found.verdict == cause, found.reason
+    assert found.gpu_busy_ratio == pytest.approx(busy)
+    assert "device readings" in found.sources
+
+
+def test_without_readings_nothing_is_claimed_of_the_card() -> None:
+    found = diagnose(steady_decode(()))
+    assert found.gpu_busy_ratio is None
+    assert any("the device itself" in line for line in found.unseen)
+
+
+def test_means_by_hand() -> None:
+    idle_neighbour = readings(0.0, 0.0, card=1)
+    use = read_device_use((*readings(0.9, 0.5), *idle_neighbour))
+    assert use is not None
+    assert use.cards == 1
+    assert use.busy_ratio == pytest.approx(0.9)
+    assert use.clock_ratio == pytest.approx(2 / 3)
+    assert use.throttle == (("software power cap", 0.5),)
+    assert "300 of 700 W" in use.seen
+    assert "clocks held back: software power cap in 50% of the readings" in use.seen
+
+
+def test_two_readings_say_nothing() -> None:
+    assert read_device_use(readings(0.9, 0.5, count=2)) is None
+
+
+def test_a_watched_engine_whose_card_waits_is_launch_bound() -> None:
+    engine = tuple(EngineSample(t_ns=k * NS // 2, running=4.0, waiting=0.0) for k in range(20))
+    watched = msgspec.structs.replace(
+        steady_decode(readings(0.3, 0.1)), traces=(), engine_samples=engine, workload=Workload(requests=(), source="-")
+    )
+    found = diagnose(watched)
+    assert found.verdict == "launch_bound", found.reason
+    assert found.findings[0].share == pytest.approx(0.7)

@@ -11,6 +11,7 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from powerband.records.finding import Diagnosis
 from powerband.records.metrics import Distribution, Metrics
 from powerband.records.rounds import LoopReport
 from powerband.records.run import ClientCheck, Trial
@@ -18,7 +19,7 @@ from powerband.records.slo import Slo
 from powerband.records.units import format_duration
 from powerband.records.value import Basis, Missing
 from powerband.records.verdict import Verdict
-from powerband.report.compare import compared_row, comparison, noise_text, repeats_text
+from powerband.report.compare import after_name, compared_row, comparison, noise_text, repeats_text
 from powerband.report.document import Cell, Column, Table, Tone
 from powerband.report.format import clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
@@ -27,6 +28,7 @@ from powerband.report.trials import FIGURES, base_of, figure_cell, figure_names,
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 _STYLES: dict[Tone, str] = {"plain": "", "good": "cyan", "bad": "red", "muted": "dim"}
 _ROOMY = 100
+WHOLES = {"window": "the window", "request_time": "request time"}
 _ANSWERS = {"keep": "bold cyan", "revert": "bold red"}
 _LEFT_OUT = {"ttft_p50_s", "tpot_p50_s"}  # of the trials: the page has them, a terminal has no room
 _LEFT_OUT_NARROW = {*_LEFT_OUT, "attainment", "tpot_p99_s"}
@@ -49,11 +51,31 @@ def render_loop(report: LoopReport, *, page: str | None = None, width: int = PIP
     parts: list[RenderableType] = [
         RichText(answer.sentence, style=_ANSWERS.get(answer.answer, "bold")),
         *(RichText(detail, style="dim") for detail in answer.details),
+        *_limits(report),
         rich_table(comparison(report)),
         RichText("Start the engine:"),
     ]
     tail = [f"Report: {clean(page)}"] if page else []
     return "\n".join([draw(parts, width, color), f"  {clean(report.start_command)}", "", *tail]).rstrip() + "\n"
+
+
+def _limits(report: LoopReport) -> list[RichText]:
+    """What limited the engine before and after, a line each."""
+    lines = [limit_line("Naive", report.diagnosis_before)]
+    if report.diagnosis_after is not None:
+        lines.append(limit_line(after_name(report).capitalize(), report.diagnosis_after))
+    return [RichText(line) for line in lines]
+
+
+def limit_line(who: str, diagnosis: Diagnosis) -> str:
+    """``Naive: no batching, 71 % of request time (suspected): more slots``; or why nothing can be said."""
+    if diagnosis.verdict == "undecided":
+        return f"{who}: what limits it is undecided: {one_line(diagnosis.reason, 120)}"
+    first = next((one for one in diagnosis.findings if one.cause == diagnosis.verdict), None)
+    if first is None:
+        return f"{who}: {words(diagnosis.verdict)}: {one_line(diagnosis.reason, 120)}"
+    size = f"{percent(first.share)} of {WHOLES[first.of]} ({first.status})"
+    return f"{who}: {words(first.cause)}, {size}: {one_line(first.remedy, 120)}"
 
 
 def render_metrics(

@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Endpoint, Loaded, Progress, Target
+from powerband.load.trace_log import read_traces
 from powerband.load.traffic import build_workload
+from powerband.load.words import WORDS
+from powerband.records.columns import compute_metrics
+from powerband.records.metrics import Distribution
 
 
 @contextlib.contextmanager
@@ -70,6 +75,22 @@ def test_prompts_have_the_length_asked_by_the_servers_count(endpoint: Endpoint, 
     assert [t.input_tokens for t in loaded.traces] == [r.input_tokens for r in asked.requests]
     wanted = "exact token ids" if endpoint == "completions" else "calibrated"
     assert wanted in loaded.notes[0]
+
+
+def test_a_tokenizer_of_ones_own_is_used_and_said(tmp_path: Path) -> None:
+    """The fake counts a text's words as tokens, and so does a word-level tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocab = {word: number for number, word in enumerate(["<unk>", *dict.fromkeys(WORDS)])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.save(str(tmp_path / "tokenizer.json"))
+    asked = [r.input_tokens for r in build_workload("in=uniform(1..700),out=3,concurrency=4", requests=20).requests]
+    with fake("--ttft-ms", "1", "--itl-ms", "1") as url:
+        for endpoint, said in (("chat", "text of an exact count"), ("completions", "exact token ids by")):
+            loaded = load(url, "in=uniform(1..700),out=3,concurrency=4", 20, endpoint=endpoint, tokenizer=str(tmp_path))
+            assert [t.input_tokens for t in loaded.traces] == asked
+            assert said in loaded.notes[0]
+            assert not any("not as long as asked" in note for note in loaded.notes)
 
 
 def test_chunks_of_several_tokens_keep_the_total_and_say_so() -> None:
@@ -245,19 +266,56 @@ def test_a_run_stops_at_its_limit_of_errors() -> None:
     assert 20 <= len(loaded.traces) < 500
 
 
-def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_run_can_be_read(tmp_path: Path, workers: int) -> None:
+    """kill -9 of the command alone: what had ended is on disk, and its client processes end too."""
     with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
         argv = (url, "--traffic", "in=9,out=5,arrivals=constant(40/s)", "--requests", "2000", "--home", "h")
-        with powerband_load(tmp_path, *argv) as process:
+        with powerband_load(tmp_path, *argv, "--workers", str(workers)) as process:
             time.sleep(4.0)
+            clients = psutil.Process(process.pid).children()
             process.kill()
+        _, alive = psutil.wait_procs(clients, timeout=10)
+        assert (len(clients), alive) == (0 if workers == 1 else 2, [])
         (folder,) = (tmp_path / "h" / "runs").iterdir()
         with powerband_load(tmp_path, "--show", folder.name, "--home", "h", "--json") as process:
             found = json.loads(process.communicate(timeout=60)[0])
     metrics = found["metrics"]
-    assert metrics["completed"] == metrics["requests"] >= 30
+    assert metrics["completed"] >= 30
+    assert metrics["completed"] + metrics["dropped"] == metrics["requests"]  # a client process ends in good order
     assert metrics["ttft_s"]["p50"] == pytest.approx(0.02, abs=0.015)
     assert any("did not end by itself" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_traces_in_a_log_are_those_that_were_kept(tmp_path: Path, workers: int) -> None:
+    """Answers, errors and what the deadline cut off: each request once, and the figures those of the log's traces."""
+    log = tmp_path / "traces.jsonl.gz"
+    workload = build_workload("in=30,out=6,arrivals=constant(80/s)", requests=90)
+    with fake("--ttft-ms", "100", "--itl-ms", "8", "--error-rate", "0.3") as url:
+        target = Target(url, "fake")
+        loaded = run_load(target, workload, t0_ns=0, deadline_s=1.0, workers=workers, trace_log=log)
+    traces = sorted(read_traces(log), key=lambda trace: trace.index)
+    assert loaded.traces == ()
+    assert [trace.index for trace in traces] == list(range(len(traces)))
+    assert 70 <= len(traces) <= 85
+    assert {trace.status for trace in traces} == {"ok", "error", "dropped"}
+    found, kept = loaded.columns.metrics(), compute_metrics(traces)
+    assert (found.completed, found.errors, found.dropped) == (kept.completed, kept.errors, kept.dropped)
+    assert found.duration_s == kept.duration_s
+    assert isinstance(found.itl_s, Distribution)
+    assert isinstance(kept.itl_s, Distribution)
+    assert (found.itl_s.n, found.itl_s.p99) == (kept.itl_s.n, kept.itl_s.p99)
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_the_warm_up_is_cut_by_the_schedule_and_said(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "5", "--itl-ms", "2") as url:
+        argv = (url, "--traffic", "in=9,out=5,arrivals=constant(40/s)", "--requests", "60", "--home", "h", "--json")
+        with powerband_load(tmp_path, *argv, "--quiet", "--warmup", "0.5") as process:
+            found = json.loads(process.communicate(timeout=60)[0])
+    assert found["metrics"]["requests"] == 40  # due at 0.5 s or later, of 0, 0.025 ... 1.475 s
+    assert any("20 requests of the first 500 ms" in note for note in found["notes"])
 
 
 def test_stored_runs_are_compared_and_no_key_is_written_down(tmp_path: Path) -> None:

@@ -11,17 +11,15 @@ from typing import Any, get_args
 import msgspec
 
 from powerband.cli import load_text as text
-from powerband.cli.load_runs import Recorder, stored_run
+from powerband.cli.load_runs import LoadRun, Recorder, stored_run
 from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, terminal
 from powerband.load.capacity import CapacitySearch
-from powerband.load.steady import side_by_side, without_warmup
+from powerband.load.steady import side_by_side
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Endpoint, Target
 from powerband.load.tokens import first_model
 from powerband.load.traffic import at_rate, build_workload
 from powerband.records.errors import EngineError, RequestError
-from powerband.records.metrics import is_good
-from powerband.records.run import Run
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.workload import Workload
 
@@ -40,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--extra-body", default=_DEFAULT_BODY, metavar="JSON", help=f"fields added to every request ({_DEFAULT_BODY})"
     )
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="tokenizer.json or its folder, for prompts of an exact length (default: "
+        "the server's /tokenize, else words calibrated by its usage)",
+    )  # fmt: skip
     parser.add_argument("--keep-alive", action="store_true", help="reuse connections (default: a new one a request)")
     parser.add_argument("--insecure", action="store_true", help="do not check the server's TLS certificate")
     parser.add_argument("--timeout", type=float, metavar="S", help="give up on a request after S seconds")
@@ -86,16 +88,16 @@ def run(args: argparse.Namespace) -> int:
     code = _print(args, measured, slo, loaded.stopped_because)
     if loaded.stopped_because == "interrupted":
         return 128 + signal.SIGINT
-    if not any(trace.status == "ok" for trace in measured.traces):
-        first = next((trace.error for trace in measured.traces if trace.error), "no request ended in time")
+    if not loaded.columns.completed:
+        first = loaded.columns.first_error or "no request ended in time"
         raise EngineError(f"no request to {target.url} was answered: {first}", hint="is it the right URL and endpoint?")
     return code
 
 
-def _print(args: argparse.Namespace, measured: Run, slo: Slo | None, stopped: str | None) -> int:
+def _print(args: argparse.Namespace, measured: LoadRun, slo: Slo | None, stopped: str | None) -> int:
     if not args.quiet:
         text.end_progress()
-    counted = without_warmup(measured, args.warmup)
+    counted = measured.without_warmup(args.warmup)
     metrics = counted.metrics(slo)
     if args.json:
         print_json(text.document(counted, metrics, slo, stopped))
@@ -105,12 +107,12 @@ def _print(args: argparse.Namespace, measured: Run, slo: Slo | None, stopped: st
 
 
 def _compare(args: argparse.Namespace) -> int:
-    before, after = (without_warmup(stored_run(args.home, name), args.warmup) for name in args.compare)
-    rows = side_by_side(before, after)
+    before, after = (stored_run(args.home, name).without_warmup(args.warmup) for name in args.compare)
+    rows = side_by_side(before.columns, after.columns, (before.run.end_ns, after.run.end_ns))
     if args.json:
-        print_json({"before": before.run_id, "after": after.run_id, "metrics": rows})
+        print_json({"before": before.run.run_id, "after": after.run.run_id, "metrics": rows})
     else:
-        print_text(text.comparison(before, after, rows))
+        print_text(text.comparison(before.run.run_id, after.run.run_id, rows))
     return 0
 
 
@@ -128,7 +130,7 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
             count = max(_LEAST_PROBE, math.ceil(rate * args.probe_seconds))
             seed = args.seed + len(search.result().probes)
             workload = at_rate(_workload(args, count, None, seed), rate)
-            measured, loaded = recorder.measure(
+            _, loaded = recorder.measure(
                 workload,
                 deadline_s=args.max_seconds,
                 workers=_workers(args.workers, workload),
@@ -142,9 +144,9 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
                 if limited > _LIMITED_PROBES:
                     raise EngineError(f"the client is the limit at {rate:.3g}/s: {loaded.client.reason}", hint=_QUIET)
                 continue  # what such a probe says is not used; the rate is asked for again
-            good = sum(is_good(trace, slo) for trace in measured.traces)
-            missed = len(workload.requests) - len(measured.traces) if loaded.stopped_because == "saturated" else 0
-            probe = search.tell(rate, good, len(measured.traces) + missed)
+            sent = len(loaded.columns)
+            missed = len(workload.requests) - sent if loaded.stopped_because == "saturated" else 0
+            probe = search.tell(rate, loaded.columns.good(slo), sent + missed)
             if not args.quiet:
                 sys.stderr.write(text.probe_line(probe) + "\n")
     found = search.result()
@@ -200,6 +202,7 @@ def _target(args: argparse.Namespace) -> Target:
         keep_alive=args.keep_alive,
         timeout_s=args.timeout,
         verify_tls=not args.insecure,
+        tokenizer=args.tokenizer,
     )
     if target.model or target.endpoint in ("tgi", "llamacpp"):
         return target

@@ -5,7 +5,8 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -17,17 +18,21 @@ from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Loaded, Progress, Target
 from powerband.load.trace_log import read_traces
+from powerband.records.columns import Columns
 from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError, RequestError
+from powerband.records.metrics import Metrics
+from powerband.records.request import RequestTrace
 from powerband.records.run import Provenance, Run, Trial
 from powerband.records.slo import Slo
+from powerband.records.units import format_duration, s_to_ns
 from powerband.records.value import Missing
-from powerband.records.workload import RequestSpec, Workload
+from powerband.records.workload import Workload
 from powerband.stores.run_dir import read_run
 from powerband.stores.sqlite import Journal
 
 _BEGUN = "begun.json"  # a run under way, or one that was killed
-_LOG = "traces.partial.jsonl.gz"
+_LOG = "traces.jsonl.gz"
 
 
 class Recorder:
@@ -55,7 +60,7 @@ class Recorder:
         workers: int,
         stop: Stop,
         progress: Callable[[Progress], None] | None,
-    ) -> tuple[Run, Loaded]:
+    ) -> tuple["LoadRun", Loaded]:
         """Run it and store it; the run's folder can be read from its first second on."""
         self._n += 1
         run_id = f"load-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -73,12 +78,7 @@ class Recorder:
             trace_log=folder / _LOG,
         )
         run = msgspec.structs.replace(
-            begun,
-            workload=workload,
-            traces=loaded.traces,
-            end_ns=loaded.end_ns,
-            client=loaded.client,
-            notes=loaded.notes,
+            begun, workload=workload, end_ns=loaded.end_ns, client=loaded.client, notes=loaded.notes
         )
         limited = loaded.client.verdict == "limited"
         trial = Trial(
@@ -86,14 +86,13 @@ class Recorder:
             purpose="load",
             config=run.config,
             status="client_limited" if limited else "done",
-            measured=run.metrics(self._slo),
+            measured=loaded.columns.metrics(self._slo, loaded.end_ns),
             run_id=run_id,
             cause=loaded.client.reason if limited else None,
         )
-        self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run)
-        for path in (folder / _BEGUN, *folder.glob(f"{_LOG}*")):
-            path.unlink()
-        return run, loaded
+        self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run, written=["traces"])
+        (folder / _BEGUN).unlink()
+        return LoadRun(run, (folder / _LOG,), loaded.columns), loaded
 
     def _begun(self, run_id: str, workload: Workload) -> Run:
         short = msgspec.structs.replace(workload, requests=workload.requests[:0])
@@ -117,38 +116,63 @@ class Recorder:
         )
 
 
-def stored_run(home: Path, text: str) -> Run:
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """A stored run whose traces stay on disk, in ``logs``; ``columns`` has what its figures need."""
+
+    run: Run
+    logs: tuple[Path, ...]
+    columns: Columns
+
+    def metrics(self, slo: Slo | None) -> Metrics:
+        return self.columns.metrics(slo, self.run.end_ns)
+
+    def without_warmup(self, warmup_s: float) -> "LoadRun":
+        """The run as if it had begun ``warmup_s`` later: requests due before are left out."""
+        if warmup_s <= 0 or not len(self.columns):
+            return self
+        begin_ns = int(self.columns.t_sched_ns.min()) + s_to_ns(warmup_s)
+        kept = Columns(trace for trace in _traces(self.logs) if trace.t_sched_ns >= begin_ns)
+        left = len(self.columns) - len(kept)
+        note = f"warm-up: {left} requests of the first {format_duration(warmup_s)} are not counted"
+        run = msgspec.structs.replace(self.run, notes=(*self.run.notes, note))
+        return LoadRun(run, self.logs, kept)
+
+
+def stored_run(home: Path, text: str) -> LoadRun:
     """A run by its id, its folder, or the folder of one that was killed; RequestError where there is none."""
     for folder in (Path(text), home / "runs" / text):
         if (folder / "run.json").is_file():
-            return read_run(folder)
+            logs = (folder / _LOG,)
+            return LoadRun(read_run(folder, without=["traces"]), logs, Columns(_traces(logs)))
         if (folder / _BEGUN).is_file():
             return _killed_run(folder)
     if not (home / "journal.sqlite").is_file():
         raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
-    return Journal(home).run(text)
+    Journal(home).run(text)  # which is not there: it names the near ones
+    raise RequestError(f"no run {text!r} in {home}", hint="list runs with: powerband journal")
 
 
-def _killed_run(folder: Path) -> Run:
+def _traces(logs: Iterable[Path]) -> Iterator[RequestTrace]:
+    return (trace for log in logs for trace in read_traces(log))
+
+
+def _killed_run(folder: Path) -> LoadRun:
     """What a killed run had written: answers that had ended, up to a second before its end."""
     try:
         begun = msgspec.json.decode((folder / _BEGUN).read_bytes(), type=Run)
     except (OSError, msgspec.DecodeError) as error:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from None
-    traces = sorted((t for log in folder.glob(f"{_LOG}*") for t in read_traces(log)), key=lambda trace: trace.index)
-    requests = tuple(
-        RequestSpec(offset_ns=t.t_sched_ns, input_tokens=t.input_tokens, output_tokens=t.output_tokens_asked)
-        for t in traces
-    )
-    note = f"the run did not end by itself: {len(traces)} requests had ended and are kept, those under way are not"
-    return msgspec.structs.replace(
+    whole = folder / _LOG
+    logs = (whole,) if whole.is_file() else tuple(sorted(folder.glob(f"{_LOG}.[0-9]*")))
+    columns = Columns(_traces(logs))
+    note = f"the run did not end by itself: {len(columns)} requests had ended and are kept, those under way are not"
+    run = msgspec.structs.replace(
         begun,
-        workload=msgspec.structs.replace(begun.workload, requests=requests),
-        traces=tuple(traces),
-        end_ns=max((t.t_end_ns or 0 for t in traces), default=0),
         client=Missing(missing="the run was killed before the client could be judged"),
         notes=(*begun.notes, note),
     )
+    return LoadRun(run, logs, columns)
 
 
 def without_secrets(argv: list[str]) -> list[str]:

@@ -4,18 +4,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from powerband.cli.load_runs import LoadRun
 from powerband.load.capacity import Capacity, Probe
 from powerband.load.steady import SideBySide, drift
 from powerband.load.target import Progress
 from powerband.records.metrics import Metrics
-from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.units import format_duration
 from powerband.report.text import render_metrics
 
 
-def document(run: Run, metrics: Metrics, slo: Slo | None, stopped_because: str | None) -> dict[str, Any]:
+def document(load: LoadRun, metrics: Metrics, slo: Slo | None, stopped_because: str | None) -> dict[str, Any]:
     """The contract of ``load --json``."""
+    run = load.run
     return {
         "run_id": run.run_id,
         "basis": run.basis,
@@ -29,33 +30,24 @@ def document(run: Run, metrics: Metrics, slo: Slo | None, stopped_because: str |
             "request_rate_per_s": run.workload.request_rate_per_s,
         },
         "stopped_because": stopped_because,
-        "errors": error_counts(run),
-        "notes": notes(run),
+        "errors": dict(load.columns.errors.most_common()),
+        "notes": notes(load),
     }
 
 
-def notes(run: Run) -> list[str]:
-    found = drift(run.traces)
-    return [*run.notes, *([found] if found else [])]
+def notes(load: LoadRun) -> list[str]:
+    found = drift(load.columns)
+    return [*load.run.notes, *([found] if found else [])]
 
 
-def error_counts(run: Run) -> dict[str, int]:
-    """How many requests ended in each category of error."""
-    counts: dict[str, int] = {}
-    for trace in run.traces:
-        if trace.error is not None:
-            category = trace.error.partition(":")[0]
-            counts[category] = counts.get(category, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def result(run: Run, metrics: Metrics, slo: Slo | None, *, width: int, color: bool) -> str:
+def result(load: LoadRun, metrics: Metrics, slo: Slo | None, *, width: int, color: bool) -> str:
+    run = load.run
     traffic = run.workload.source + (f" ({run.workload.scaling})" if run.workload.scaling else "")
     shown = render_metrics(metrics, slo, run.client, basis=run.basis, width=width, color=color).rstrip()
-    errors = ", ".join(f"{count} {name}" for name, count in error_counts(run).items())
+    errors = ", ".join(f"{count} {name}" for name, count in load.columns.errors.most_common())
     lines = [f"run {run.run_id}: {traffic}", shown]
     lines += [f"errors: {errors}"] if errors else []
-    return "\n".join([*lines, *(f"note: {note}" for note in notes(run))]) + "\n"
+    return "\n".join([*lines, *(f"note: {note}" for note in notes(load))]) + "\n"
 
 
 def show_progress(now: Progress) -> None:
@@ -97,8 +89,8 @@ def capacity(found: Capacity, slo: Slo) -> str:
     return "\n".join([*lines, f"{answer}; {found.reason}"]) + "\n"
 
 
-def comparison(before: Run, after: Run, rows: Sequence[SideBySide]) -> str:
-    lines = [f"{before.run_id} -> {after.run_id}", f"{'':<22}{'before':>12}{'after':>12}{'ratio':>8}   90 % interval"]
+def comparison(before: str, after: str, rows: Sequence[SideBySide]) -> str:
+    lines = [f"{before} -> {after}", f"{'':<22}{'before':>12}{'after':>12}{'ratio':>8}   90 % interval"]
     for row in rows:
         is_time = row.name in ("ttft_s", "tpot_s", "e2e_s")
         shown = [format_duration(value) if is_time else f"{value:.4g}" for value in (row.before, row.after)]

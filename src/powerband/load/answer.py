@@ -83,6 +83,11 @@ class Answer:
         return _thin(total, len(visible)), "fewer"
 
 
+def share_out(total: int, chunks: int) -> list[int]:
+    """``total`` tokens over chunks of which only the times are known."""
+    return _spread(total, [1] * chunks) if total >= chunks else _thin(total, chunks)
+
+
 def _spread(total: int, texts: list[int]) -> list[int]:
     """``total`` over chunks: one each, the rest by length of text (largest remainders)."""
     if not texts:

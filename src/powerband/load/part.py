@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from powerband.load.self_check import LoopWatch
 from powerband.load.sse import DECODERS
 from powerband.load.stop_rules import Stop, StopRules
 from powerband.load.target import Progress, StoppedBecause, Target
-from powerband.load.trace_log import TraceLog
+from powerband.load.trace_log import TraceLog, part_log
 from powerband.records.metrics import tpot_s, ttft_s
-from powerband.records.request import RequestTrace
+from powerband.records.request import RequestStatus, RequestTrace
 from powerband.records.units import ns_to_s, s_to_ns
 from powerband.records.workload import Workload
 
 _PROGRESS_S = 1.0
+_ENDED, _DROPPED = 1, 2
 
 
 class Job(msgspec.Struct):
@@ -41,20 +43,28 @@ class Job(msgspec.Struct):
 
 
 class PartResult(msgspec.Struct):
-    """What came of a part; ``how`` counts answers by how their tokens are known (Answer.settle)."""
+    """What came of a part; ``how`` counts answers by how their tokens are known (Answer.settle).
+
+    ``traces`` are empty where the job has a trace log; ``records`` were made either way.
+    """
 
     traces: list[RequestTrace]
+    records: int
     end_ns: int
     lags_s: list[float]
     cpu_ratio: float
     stopped: StoppedBecause
     how: dict[str, int]
     lengths_off: int
+    prompts_off: int  # prompts that the server counts as longer or shorter than asked, and by how much at most
+    most_off_tokens: int
     why: str = ""
 
 
-def share_of(workload: Workload, share: int, shares: int) -> list[int]:
+def share_of(workload: Workload, share: int, shares: int) -> Sequence[int]:
     """The requests of one part: every ``shares``-th, sessions kept whole."""
+    if all(request.session is None for request in workload.requests):
+        return range(share, len(workload.requests), shares)
     return [
         index
         for index, request in enumerate(workload.requests)
@@ -84,15 +94,19 @@ class Part:
         self._places = _places(job)
         self._sched_ns: dict[int, int] = {}  # absolute
         self._under_way: dict[int, Exchange] = {}
-        self._traces: dict[int, RequestTrace] = {}
+        self._came = bytearray(len(job.workload.requests))  # _ENDED or _DROPPED once there is a trace
+        self._time_outs: deque[tuple[float, int]] = deque()  # equal delays: the first in is the first due
         self._how: dict[str, int] = {}
         self._finished = asyncio.Event()
         self._stopped: StoppedBecause = "done"
-        self._sent = self._errors = self._tokens = self._lengths_off = 0
+        self._sent = self._records = self._errors = self._tokens = self._lengths_off = self._last_end_ns = 0
+        self._prompts_off = self._most_off_tokens = 0
         self._lately: list[RequestTrace] = []
         self._next = 0
         self._turns = TurnOrder(job.workload, self._mine)
-        self._log = TraceLog(Path(job.trace_log)) if job.trace_log else None
+        self._traces: list[RequestTrace] = []
+        self._log = TraceLog(part_log(Path(job.trace_log), job.share)) if job.trace_log else None
+        self._keep = self._traces.append if self._log is None else self._log.add
         self._rules = StopRules(job.stop, open_loop=job.workload.concurrency is None)
 
     async def execute(self) -> PartResult:
@@ -116,15 +130,18 @@ class Part:
         if self._log is not None:
             self._log.close()
         if self._stopped == "done":
-            end_ns = max((t.t_end_ns or 0 for t in self._traces.values()), default=0) + self._job.t0_ns
+            end_ns = self._last_end_ns + self._job.t0_ns
         return PartResult(
-            traces=[self._traces[index] for index in sorted(self._traces)],
+            traces=self._traces,
+            records=self._records,
             end_ns=end_ns - self._job.t0_ns,
-            lags_s=watch.lags_s,
+            lags_s=watch.lags_s.tolist(),
             cpu_ratio=cpu_ratio,
             stopped=self._stopped,
             how=self._how,
             lengths_off=self._lengths_off,
+            prompts_off=self._prompts_off,
+            most_off_tokens=self._most_off_tokens,
             why=self._rules.why,
         )
 
@@ -152,14 +169,14 @@ class Part:
                 return
             self._next += 1
             self._sched_ns[index] = due_ns
-            if index not in self._turns.waits or self._turns.waits[index] in self._traces:
+            if index not in self._turns.waits or self._came[self._turns.waits[index]]:
                 self._begin(index)
 
     def _start_next(self) -> None:
         """Closed loop: the next request whose session is free is due now."""
         while self._next < len(self._mine):
             index, self._next = self._mine[self._next], self._next + 1
-            if index in self._turns.waits and self._turns.waits[index] not in self._traces:
+            if index in self._turns.waits and not self._came[self._turns.waits[index]]:
                 continue  # it goes when its earlier turn has ended
             self._sched_ns[index] = time.monotonic_ns()
             self._begin(index)
@@ -171,23 +188,32 @@ class Part:
         self._sent += 1
         self._client.send(exchange)
         if self._target.timeout_s is not None:
-            self._loop.call_later(self._target.timeout_s, self._time_out, index, exchange)
+            self._time_outs.append((self._loop.time() + self._target.timeout_s, index))
+            if len(self._time_outs) == 1:
+                self._loop.call_at(self._time_outs[0][0], self._time_out)
 
-    def _time_out(self, index: int, exchange: Exchange) -> None:
-        if not exchange.ended:
-            exchange.time_out(self._target.timeout_s or 0.0)
-            self._client.cut(exchange)
+    def _time_out(self) -> None:
+        """Cut what has taken too long, forget what has ended, and come back for the first of the others."""
+        now = self._loop.time()
+        while self._time_outs:
+            due, index = self._time_outs[0]
+            exchange = self._under_way.get(index)
+            if exchange is not None and due > now:
+                self._loop.call_at(due, self._time_out)
+                return
+            if exchange is not None:
+                exchange.time_out(self._target.timeout_s or 0.0)
+                self._client.cut(exchange)
+            self._time_outs.popleft()
 
     def _ended(self, index: int, exchange: Exchange) -> None:
         self._under_way.pop(index, None)
-        trace = self._trace(index, exchange, "ok" if exchange.error is None else "error")
-        self._traces[index] = trace
+        trace = self._take_down(index, exchange, "ok" if exchange.error is None else "error")
         self._errors += exchange.error is not None
         self._tokens += trace.output_tokens
+        self._last_end_ns = max(self._last_end_ns, trace.t_end_ns or 0)
         self._lately.append(trace)
-        if self._log is not None:
-            self._log.add(trace)
-        if len(self._traces) == len(self._mine) or (self._stopped != "done" and not self._under_way):
+        if self._records == len(self._mine) or (self._stopped != "done" and not self._under_way):
             self._finished.set()
             return
         self._let_next_go(index)
@@ -207,40 +233,47 @@ class Part:
 
     # what came of it
 
-    def _trace(self, index: int, exchange: Exchange, status: str) -> RequestTrace:
+    def _take_down(self, index: int, exchange: Exchange, status: RequestStatus) -> RequestTrace:
+        """Make the record of a request and let go of the rest."""
         times, counts, how = exchange.answer.settle()
         request = self._workload.requests[index]
         if status == "ok":
             self._how[how] = self._how.get(how, 0) + 1
             self._lengths_off += sum(counts) != request.output_tokens
+            off = abs((exchange.answer.prompt_tokens or request.input_tokens) - request.input_tokens)
+            self._prompts_off += off > 0
+            self._most_off_tokens = max(self._most_off_tokens, off)
         t0 = self._job.t0_ns
-        return RequestTrace(
+        self._came[index] = _DROPPED if status == "dropped" else _ENDED
+        self._records += 1
+        trace = RequestTrace(
             index=index,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             input_tokens=exchange.answer.prompt_tokens or request.input_tokens,
             output_tokens_asked=request.output_tokens,
-            t_sched_ns=self._sched_ns[index] - t0,
+            t_sched_ns=self._sched_ns.pop(index) - t0,
             t_send_ns=None if exchange.t_send_ns is None else exchange.t_send_ns - t0,
             t_end_ns=None if exchange.t_end_ns is None else exchange.t_end_ns - t0,
             t_chunks_ns=tuple(t - t0 for t in times),
             chunk_tokens=counts,
             error=exchange.error,
         )
+        self._keep(trace)
+        return trace
 
     def _drop_rest(self, end_ns: int) -> None:
         """What is under way, and what was due and not begun, is dropped; a turn is not due before the one before it."""
         for index, exchange in self._under_way.items():
             exchange.stop()
-            self._traces[index] = self._trace(index, exchange, "dropped")
+            self._take_down(index, exchange, "dropped")
         if self._workload.concurrency is not None or self._stopped == "precise_enough":
             return
-        ended = {index for index, trace in self._traces.items() if trace.status != "dropped"}
         for index in self._mine:
             due_ns = self._sched_ns.get(index, self._job.start_ns + self._workload.requests[index].offset_ns)
-            waits = index in self._turns.waits and self._turns.waits[index] not in ended
-            if index not in self._traces and due_ns <= end_ns and not waits:
+            waits = index in self._turns.waits and self._came[self._turns.waits[index]] != _ENDED
+            if not self._came[index] and due_ns <= end_ns and not waits:
                 self._sched_ns[index] = due_ns
-                self._traces[index] = self._trace(index, Exchange(b"", self._decode, lambda done: None), "dropped")
+                self._take_down(index, Exchange(b"", self._decode, lambda done: None), "dropped")
 
     async def _report(self) -> None:
         while True:
@@ -264,7 +297,7 @@ class Part:
     def _state(self) -> Progress:
         lately = self._lately
         elapsed_s = ns_to_s(time.monotonic_ns() - self._job.start_ns)
-        ended, planned = len(self._traces), len(self._mine)
+        ended, planned = self._records, len(self._mine)
         guess_s = elapsed_s * (planned - ended) / ended if ended else None
         left_s = ns_to_s(self._end_ns - time.monotonic_ns())
         return Progress(

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,6 +24,10 @@ class Pool:
         self._bytes = separator.join(twice)
         widths = np.array([len(unit) + len(separator) for unit in twice])
         self._starts: list[int] = [0, *np.cumsum(widths).tolist()]
+
+    def words(self, count: int) -> list[str]:
+        """The first ``count`` units as text."""
+        return [self._bytes[a : b - len(self._separator)].decode() for a, b in pairwise(self._starts[: count + 1])]
 
     def head_length(self, numbers: int) -> int:
         """How many units it takes to tell ``numbers`` prompts apart."""

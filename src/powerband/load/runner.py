@@ -11,7 +11,9 @@ from powerband.load.self_check import check_client
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Loaded, Progress, StoppedBecause, Target
 from powerband.load.tokens import find_tokens
+from powerband.load.trace_log import join_logs, part_log, read_traces
 from powerband.load.worker import Workers
+from powerband.records.columns import Columns
 from powerband.records.errors import RequestError
 from powerband.records.workload import Workload
 
@@ -43,37 +45,44 @@ def run_load(
 
     The schedule and ``deadline_s`` start when prompts are ready, shortly after the call. At the deadline answers under
     way and requests due but unsent become ``dropped``; requests that were not due yet leave no trace and a note.
-    Ctrl-C does the same at once, with ``stopped_because="interrupted"``. ``workers`` processes share the requests;
-    ``trace_log`` gets each trace as it ends. Raises RequestError for an empty workload or a bad URL, EngineError where
-    nothing answers at it.
+    Ctrl-C does the same at once, with ``stopped_because="interrupted"``. ``workers`` processes share the requests.
+    With ``trace_log`` traces go there as they end and are not kept: memory is then that of the workload. While the run
+    goes on they are in files whose names ``part_log`` gives. Raises RequestError for an empty workload or a bad URL,
+    EngineError where nothing answers at it.
     """
     if not workload.requests:
         raise RequestError("the workload holds no request", hint="check --traffic and --requests")
     source = find_tokens(target, workload.seed)
     salt = secrets.randbits(40)
     payload = request_payloads(target, workload, source, salt)
-    job = Job(target, workload, salt, t0_ns, 0, deadline_s, 0, workers, stop or Stop(), str(trace_log or "") or None)
+    log = None if trace_log is None else str(trace_log)
+    job = Job(target, workload, salt, t0_ns, 0, deadline_s, 0, workers, stop or Stop(), log)
     if workers > 1:
         parts = Workers(job).run(progress)
     else:
         job.start_ns = time.monotonic_ns() + _LEAD_NS
         parts = [do_part(job, payload, progress)]
-    return _together(workload, parts, source.note)
+    if trace_log is not None:
+        join_logs([part_log(trace_log, share) for share in range(workers)], trace_log)
+    return _together(workload, parts, source.note, trace_log)
 
 
-def _together(workload: Workload, parts: Sequence[PartResult], note: str) -> Loaded:
+def _together(workload: Workload, parts: Sequence[PartResult], note: str, trace_log: Path | None) -> Loaded:
     """One run from its parts; the client's CPU share is that of its busiest process."""
     traces = tuple(sorted((trace for part in parts for trace in part.traces), key=lambda trace: trace.index))
+    columns = Columns(traces if trace_log is None else read_traces(trace_log))
     lags_s = [lag for part in parts for lag in part.lags_s]
     cpu_ratio = max(part.cpu_ratio for part in parts)
     stopped = next(reason for reason in _FIRST_OF if any(part.stopped == reason for part in parts))
-    check = check_client(traces, lags_s, cpu_ratio, open_loop=workload.concurrency is None)
+    check = check_client(columns, lags_s, cpu_ratio, open_loop=workload.concurrency is None)
     notes = (note, *([f"{len(parts)} client processes"] if len(parts) > 1 else []), *_notes(workload, parts, stopped))
-    return Loaded(traces, max(part.end_ns for part in parts), check, notes, stopped)
+    records = sum(part.records for part in parts)
+    lost = () if records == len(columns) else (f"{records - len(columns)} of {records} records are not in the log",)
+    return Loaded(traces, max(part.end_ns for part in parts), check, columns, (*notes, *lost), stopped)
 
 
 def _notes(workload: Workload, parts: Sequence[PartResult], stopped: str) -> list[str]:
-    planned, sent = len(workload.requests), sum(len(part.traces) for part in parts)
+    planned, sent = len(workload.requests), sum(part.records for part in parts)
     how: dict[str, int] = {}
     for part in parts:
         for name, count in part.how.items():
@@ -92,4 +101,7 @@ def _notes(workload: Workload, parts: Sequence[PartResult], stopped: str) -> lis
         notes.append(f"{how['fewer']} answers had more chunks than tokens by the server's count, which is used")
     if off := sum(part.lengths_off for part in parts):
         notes.append(f"{off} answers were not as long as asked (does the server know ignore_eos?)")
+    if off := sum(part.prompts_off for part in parts):
+        most = max(part.most_off_tokens for part in parts)
+        notes.append(f"{off} prompts were not as long as asked by the server's count, by up to {most} tokens")
     return notes

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import Sequence
 
-from powerband.records.metrics import distribution, ttft_s
-from powerband.records.request import RequestTrace
+from powerband.records.columns import NEVER, Columns
+from powerband.records.metrics import distribution, summarise
 from powerband.records.run import ClientCheck
-from powerband.records.units import format_duration, ns_to_s
+from powerband.records.units import NS_PER_S, format_duration, ns_to_s
 from powerband.records.value import Missing
 
 DELAY_FLOOR_S = 0.010  # a start this late at p99 is forgiven, whatever the latencies are
@@ -22,7 +23,7 @@ class LoopWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.lags_s: list[float] = []
+        self.lags_s = array("d")
         self._cpu_start_s, self._start_s = time.process_time(), time.monotonic()
         self._handle: asyncio.TimerHandle | None = None
         self._schedule()
@@ -43,18 +44,16 @@ class LoopWatch:
         self._schedule()
 
 
-def check_client(
-    traces: Sequence[RequestTrace], lags_s: Sequence[float], cpu_ratio: float, *, open_loop: bool
-) -> ClientCheck:
+def check_client(columns: Columns, lags_s: Sequence[float], cpu_ratio: float, *, open_loop: bool) -> ClientCheck:
     """``limited`` with the first bound that was broken, or ``ok`` with the figures.
 
     The delay of a start counts from the scheduled instant; what was due and never sent counts as sent never.
     """
-    delays = [ns_to_s(t.t_send_ns - t.t_sched_ns) for t in traces if t.t_send_ns is not None]
-    delay = distribution(delays, "no request was sent")
+    sent_at = columns.t_send_ns != NEVER
+    delay = summarise((columns.t_send_ns - columns.t_sched_ns)[sent_at] / NS_PER_S, "no request was sent")
     lag = distribution(lags_s, "the run was shorter than one tick")
-    offered, sent = _rates(traces) if open_loop else (None, None)
-    ttft = distribution((ttft_s(t) for t in traces if t.status == "ok"), "none")
+    offered, sent = _rates(columns) if open_loop else (None, None)
+    ttft = summarise(columns.latencies_s("ttft_s"), "none")
     bound = DELAY_FLOOR_S if isinstance(ttft, Missing) else max(DELAY_FLOOR_S, DELAY_SHARE * ttft.p50)
     problems = []
     if not isinstance(delay, Missing) and delay.p99 > bound:
@@ -65,9 +64,8 @@ def check_client(
         problems.append(f"the client used {cpu_ratio:.0%} of its core")
     if offered is not None and sent is not None and sent < SENT_SHARE * offered:
         problems.append(f"sent {sent:.4g} requests/s of {offered:.4g} offered")
-    starved = sum("in the client" in (t.error or "") for t in traces)
-    if starved:
-        problems.append(f"{starved} requests found no free port or file in the client")
+    if columns.starved:
+        problems.append(f"{columns.starved} requests found no free port or file in the client")
     figures = f"starts at most {format_duration(_p99(delay))} late at p99, CPU {cpu_ratio:.0%} of a core"
     return ClientCheck(
         verdict="limited" if problems else "ok",
@@ -84,12 +82,12 @@ def _p99(value: object) -> float:
     return float(getattr(value, "p99", 0.0))
 
 
-def _rates(traces: Sequence[RequestTrace]) -> tuple[float | None, float | None]:
+def _rates(columns: Columns) -> tuple[float | None, float | None]:
     """Requests/s that were due, and that left, each over its own span from the first instant due."""
-    due = sorted(t.t_sched_ns for t in traces)
-    left = sorted(t.t_send_ns for t in traces if t.t_send_ns is not None)
-    if len(due) < 2 or due[-1] == due[0]:
+    due, left = columns.t_sched_ns, columns.t_send_ns
+    left = left[left != NEVER]
+    if len(due) < 2 or due.max() == due.min():
         return None, None
-    span_s = ns_to_s(due[-1] - due[0])
-    sent_span_s = max(span_s, ns_to_s(left[-1] - due[0])) if left else span_s
+    span_s = ns_to_s(int(due.max() - due.min()))
+    sent_span_s = max(span_s, ns_to_s(int(left.max() - due.min()))) if len(left) else span_s
     return (len(due) - 1) / span_s, max(0, len(left) - 1) / sent_span_s

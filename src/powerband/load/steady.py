@@ -1,43 +1,27 @@
-"""Which part of a run to count, and whether what was measured there stood still; two runs side by side."""
+"""Whether what was measured stood still; two runs side by side."""
 
 import math
-from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 
-from powerband.records.metrics import e2e_s, tpot_s, ttft_s
-from powerband.records.request import RequestTrace
-from powerband.records.run import Run
-from powerband.records.units import format_duration, s_to_ns
+from powerband.records.columns import Columns, Floats
+from powerband.records.units import format_duration
 from powerband.records.value import Interval, Record
 
 _BATCHES = 10
 _T90 = 1.833  # Student's t, 9 degrees of freedom, 90 % two-sided
 _T99_TREND = 3.355  # 8 degrees of freedom, 99 % two-sided: slope over ten batch means
 _LEAST_DRIFT = 0.10  # a trend below this share of the mean, end to end, is not worth a warning
-Read = Callable[[RequestTrace], float | None]
 
 
-def without_warmup(run: Run, warmup_s: float) -> Run:
-    """The run as if it had begun ``warmup_s`` later: requests due before are left out."""
-    if warmup_s <= 0 or not run.traces:
-        return run
-    begin = min(trace.t_sched_ns for trace in run.traces) + s_to_ns(warmup_s)
-    kept = tuple(trace for trace in run.traces if trace.t_sched_ns >= begin)
-    note = f"warm-up: {len(run.traces) - len(kept)} requests of the first {format_duration(warmup_s)} are not counted"
-    return msgspec.structs.replace(run, traces=kept, notes=(*run.notes, note))
-
-
-def drift(traces: Sequence[RequestTrace]) -> str | None:
+def drift(columns: Columns) -> str | None:
     """A warning where TTFT or TPOT has a trend over the run: the figures then depend on how long it was run.
 
     Slope of ten batch means in order of schedule, against its own scatter at 99 %; None for a run that stood still or
     has fewer than 50 answers.
     """
-    done = sorted((trace for trace in traces if trace.status == "ok"), key=lambda trace: trace.t_sched_ns)
-    for name, read in (("TTFT", ttft_s), ("TPOT", tpot_s)):
-        means = batch_means(done, read)
+    for name in ("ttft_s", "tpot_s"):
+        means = batch_means(columns.latencies_s(name))
         if means is None:
             continue
         places = np.arange(_BATCHES) - (_BATCHES - 1) / 2
@@ -46,20 +30,17 @@ def drift(traces: Sequence[RequestTrace]) -> str | None:
         error = math.sqrt(float((scatter**2).sum()) / (_BATCHES - 2) / float((places**2).sum()))
         change = slope * (_BATCHES - 1)
         if abs(slope) > _T99_TREND * error and abs(change) > _LEAST_DRIFT * float(means.mean()):
-            first, last = (
-                format_duration(float(means.mean()) - change / 2),
-                format_duration(float(means.mean()) + change / 2),
-            )
-            return f"not steady: {name} went from {first} to {last} over the run; cut the warm-up or run longer"
+            first, last = (format_duration(float(means.mean()) + side * change / 2) for side in (-1, 1))
+            said = name.removesuffix("_s").upper()
+            return f"not steady: {said} went from {first} to {last} over the run; cut the warm-up or run longer"
     return None
 
 
-def batch_means(traces: Sequence[RequestTrace], read: Read) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-    values = [value for trace in traces if (value := read(trace)) is not None]
+def batch_means(values: Floats) -> Floats | None:
+    """Of ten batches in order, the first few values left out; None below 50 values."""
     if len(values) < 5 * _BATCHES:
         return None
-    kept = np.asarray(values[len(values) % _BATCHES :], dtype=float)
-    means: np.ndarray[tuple[int], np.dtype[np.float64]] = kept.reshape(_BATCHES, -1).mean(axis=1)
+    means: Floats = values[len(values) % _BATCHES :].reshape(_BATCHES, -1).mean(axis=1)
     return means
 
 
@@ -73,31 +54,25 @@ class SideBySide(Record):
     interval: Interval | None
 
 
-def side_by_side(before: Run, after: Run) -> list[SideBySide]:
+def side_by_side(before: Columns, after: Columns, ends_ns: tuple[int, int]) -> list[SideBySide]:
     """Mean TTFT, TPOT and E2E, and output tokens/s, of two runs; a metric that one of them lacks is left out."""
     rows = []
-    for name, read in (("ttft_s", ttft_s), ("tpot_s", tpot_s), ("e2e_s", e2e_s)):
-        sides = []
-        for run in (before, after):
-            done = sorted((t for t in run.traces if t.status == "ok"), key=lambda t: t.t_sched_ns)
-            values = [value for trace in done if (value := read(trace)) is not None]
-            sides.append((float(np.mean(values)) if values else 0.0, batch_means(done, read)))
-        (first, first_means), (second, second_means) = sides
-        if first > 0 and second > 0:
-            interval = _ratio_interval(first_means, second_means)
-            rows.append(SideBySide(name=name, before=first, after=second, ratio=second / first, interval=interval))
-    first, second = before.metrics().output_tokens_per_s, after.metrics().output_tokens_per_s
-    if first > 0:
-        rows.append(
-            SideBySide(name="output_tokens_per_s", before=first, after=second, ratio=second / first, interval=None)
-        )
-    return rows
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        first, second = before.latencies_s(name), after.latencies_s(name)
+        if len(first) and len(second) and first.mean() > 0 and second.mean() > 0:
+            interval = _ratio_interval(batch_means(first), batch_means(second))
+            rows.append(_row(name, float(first.mean()), float(second.mean()), interval))
+    rate, later = (
+        side.metrics(end_ns=end).output_tokens_per_s for side, end in zip((before, after), ends_ns, strict=True)
+    )
+    return [*rows, _row("output_tokens_per_s", rate, later, None)] if rate > 0 else rows
 
 
-def _ratio_interval(
-    first: np.ndarray[tuple[int], np.dtype[np.float64]] | None,
-    second: np.ndarray[tuple[int], np.dtype[np.float64]] | None,
-) -> Interval | None:
+def _row(name: str, before: float, after: float, interval: Interval | None) -> SideBySide:
+    return SideBySide(name=name, before=before, after=after, ratio=after / before, interval=interval)
+
+
+def _ratio_interval(first: Floats | None, second: Floats | None) -> Interval | None:
     """Of second over first, in logarithms, from the scatter of ten batch means each."""
     if first is None or second is None:
         return None

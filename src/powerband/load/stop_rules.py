@@ -1,7 +1,9 @@
 """When a run may end before its last request: too many errors, figures precise enough, a server that falls behind."""
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -13,6 +15,7 @@ from powerband.records.request import RequestTrace
 _T90 = 1.833  # Student's t, 9 degrees of freedom, 90 % two-sided
 _BATCHES = 10
 _LEAST_TRACES = 100
+_MOST_CELLS = 20_000  # of neighbouring values, kept to judge the precision
 _WATCH_S = 12  # seconds of one third of which the backlog is compared with the others'
 
 
@@ -32,9 +35,8 @@ class StopRules:
 
     def __init__(self, stop: Stop, *, open_loop: bool) -> None:
         self._stop, self._open_loop = stop, open_loop
-        self._backlog: list[int] = []
-        self._ttft_s: list[float] = []
-        self._tpot_s: list[float] = []
+        self._backlog: deque[int] = deque(maxlen=3 * _WATCH_S)
+        self._ttft_s, self._tpot_s = Cells(), Cells()
         self.why = ""
 
     def check(self, state: Progress, lately: Sequence[RequestTrace]) -> StoppedBecause | None:
@@ -53,13 +55,34 @@ class StopRules:
 
     def _is_precise(self, lately: Sequence[RequestTrace]) -> bool:
         done = [trace for trace in lately if trace.status == "ok"]
-        self._ttft_s += [value for trace in done if (value := ttft_s(trace)) is not None]
-        self._tpot_s += [value for trace in done if (value := tpot_s(trace)) is not None]
-        widths = [relative_width(values) for values in (self._ttft_s, self._tpot_s) if values]
+        self._ttft_s.add(value for trace in done if (value := ttft_s(trace)) is not None)
+        self._tpot_s.add(value for trace in done if (value := tpot_s(trace)) is not None)
+        widths = [relative_width(cells.means) for cells in (self._ttft_s, self._tpot_s) if cells.means]
         if not widths or self._stop.precision is None or max(widths) > self._stop.precision:
             return False
         self.why = f"mean TTFT and TPOT within {max(widths):.1%} at 90 %"
         return True
+
+
+class Cells:
+    """Means of equally many neighbouring values each: one value at first, twice as many whenever they get too many.
+
+    The means of a run's tenths are those of the values, but for a last cell not yet full; memory has a bound.
+    """
+
+    def __init__(self) -> None:
+        self.means = array("d")
+        self._size, self._sum, self._count = 1, 0.0, 0
+
+    def add(self, values: Iterable[float]) -> None:
+        for value in values:
+            self._sum, self._count = self._sum + value, self._count + 1
+            if self._count == self._size:
+                self.means.append(self._sum / self._size)
+                self._sum, self._count = 0.0, 0
+                if len(self.means) == _MOST_CELLS:
+                    self.means = array("d", np.asarray(self.means).reshape(-1, 2).mean(axis=1).tolist())
+                    self._size *= 2
 
 
 def relative_width(values: Sequence[float]) -> float:
@@ -84,7 +107,7 @@ def is_saturated(in_flight: Sequence[int]) -> bool:
     """
     if len(in_flight) < 3 * _WATCH_S:
         return False
-    last = np.asarray(in_flight[-3 * _WATCH_S :], dtype=float).reshape(3, -1).mean(axis=1)
+    last = np.asarray(list(in_flight)[-3 * _WATCH_S :], dtype=float).reshape(3, -1).mean(axis=1)
     first_step, second_step = last[1] - last[0], last[2] - last[1]
     grows = all(step > max(10.0, 0.2 * base) for step, base in ((first_step, last[0]), (second_step, last[1])))
     return bool(grows and second_step >= 0.5 * first_step)

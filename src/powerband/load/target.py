@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from powerband.records.columns import Columns
 from powerband.records.errors import RequestError
 from powerband.records.request import RequestTrace
 from powerband.records.run import ClientCheck
@@ -24,6 +25,7 @@ class Target:
 
     ``keep_alive`` reuses connections; off by default, because a reused connection that the server has just closed
     shows as an error which a new one does not have. ``timeout_s`` is per request (None: only the run's deadline).
+    ``tokenizer`` is a tokenizer.json, or its folder, to make prompts of an exact length with.
     """
 
     url: str
@@ -34,6 +36,7 @@ class Target:
     keep_alive: bool = False
     timeout_s: float | None = None
     verify_tls: bool = True
+    tokenizer: str | None = None
 
     def address(self) -> tuple[str, int, bool, str]:
         """Host, port, whether TLS, and the path before the endpoint's own; raises RequestError on a bad URL."""
@@ -67,10 +70,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Traces in order of ``index``, when the run ended (ns after t0), the self-check, and what a reader must know."""
+    """Traces in order of ``index``, when the run ended (ns after t0), the self-check, and what a reader must know.
+
+    ``traces`` is empty where they went to a log; ``columns`` has what the figures need either way.
+    """
 
     traces: tuple[RequestTrace, ...]
     end_ns: int
     client: ClientCheck
+    columns: Columns
     notes: tuple[str, ...] = ()
     stopped_because: StoppedBecause = "done"

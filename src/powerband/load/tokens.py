@@ -4,14 +4,16 @@ import http.client
 import json
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from powerband.load.local_tokenizer import LocalTokenizer
 from powerband.load.prompts import Pool
 from powerband.load.target import PATHS, Target
 from powerband.load.words import WORDS, english_like
-from powerband.records.errors import EngineError
+from powerband.records.errors import EngineError, RequestError
 
 _POOL_WORDS = 8_000
 _TIMEOUT_S = 30.0
@@ -30,17 +32,45 @@ class TokenSource:
 
 
 def find_tokens(target: Target, seed: int) -> TokenSource:
-    """Token ids where the endpoint takes them and the server tokenises, else words calibrated by the server's usage."""
+    """Token ids where the endpoint takes them and there is a tokenizer, else words of a known count of tokens.
+
+    The tokenizer is the target's own file where it names one, else the server's; without either, words are calibrated
+    by the server's usage.
+    """
     rng = np.random.default_rng([seed, 1])
-    if target.endpoint in ("completions", "llamacpp"):
+    takes_ids = target.endpoint in ("completions", "llamacpp")
+    if target.tokenizer is not None:
+        return _local_tokens(target, LocalTokenizer(Path(target.tokenizer)), rng, takes_ids)
+    if takes_ids:
         ids = tokenize(target, english_like(_POOL_WORDS, rng))
         if ids is not None and len(set(ids)) > 1:
             units = [b"%d" % token for token in ids]
-            heads = sorted(set(units))
-            return TokenSource(
-                Pool(units, heads, b","), True, f"prompts are exact token ids from {target.url}/tokenize"
-            )
+            pool = Pool(units, sorted(set(units)), b",")
+            return TokenSource(pool, True, f"prompts are exact token ids from {target.url}/tokenize")
     return _calibrated_words(target, rng)
+
+
+def _local_tokens(target: Target, tokenizer: LocalTokenizer, rng: np.random.Generator, takes_ids: bool) -> TokenSource:
+    by = f"by {target.tokenizer} (tokenizers library)"
+    if takes_ids and (pool := tokenizer.id_pool(_POOL_WORDS, rng)) is not None:
+        return TokenSource(pool, True, f"prompts are exact token ids {by}")
+    pool = tokenizer.word_pool(_POOL_WORDS, rng)
+    if pool is None:
+        raise RequestError(
+            f"{target.tokenizer} has too few English words of one token each",
+            hint="leave --tokenizer out: words are then calibrated by the server's own count",
+        )
+    said = f"prompts are text of an exact count of tokens {by}"
+    counted = _usage(target, pool.words(_FEW))
+    if counted is None:
+        return TokenSource(pool, False, f"{said}; what the server's template adds is not known")
+    extra = counted - _FEW
+    if extra < 0:
+        raise RequestError(
+            f"{target.tokenizer} is not the server's: {_FEW} of its tokens are {counted} to the server",
+            hint="name the tokenizer of the model that is served",
+        )
+    return TokenSource(pool, False, f"{said}; the server adds {extra}", extra)
 
 
 def tokenize(target: Target, text: str) -> list[int] | None:

@@ -1,9 +1,9 @@
-"""Traces on disk as they end, so that a run that is killed can still be read: JSON lines, gzip, flushed each second."""
+"""Traces on disk as they end, so that a run needs no memory for them and can be read after a kill: JSON lines, gzip."""
 
-import queue
+import shutil
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,12 +13,12 @@ from powerband.records.request import RequestTrace
 
 _GZIP = 31  # zlib's window bits for a gzip stream
 _BATCH = 64  # traces encoded in one go: the event loop's thread waits no longer than that for the interpreter
-_FLUSH_S = 1.0
-_READ_BYTES = 1 << 20
+_FLUSH_S = 0.5
+_READ_BYTES = 1 << 18
 
 
 class TraceLog:
-    """``add`` hands a trace to a thread that encodes, compresses and writes it; at most a second's worth is lost."""
+    """``add`` leaves a trace to a thread that encodes, compresses and writes; twice a second what came is flushed."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -26,17 +26,18 @@ class TraceLog:
             self._file = path.open("wb")
         except OSError as error:
             raise MachineError(f"cannot write {path}: {error.strerror}", hint="choose another --home") from error
-        self._queue: queue.SimpleQueue[RequestTrace | None] = queue.SimpleQueue()
+        self._waiting: list[RequestTrace] = []
+        self._over = threading.Event()
         self._failed: OSError | None = None
-        self._thread = threading.Thread(target=self._write_all, daemon=True)
+        self._thread = threading.Thread(target=self._write_all, name="powerband-trace-log", daemon=True)
         self._thread.start()
 
     def add(self, trace: RequestTrace) -> None:
-        self._queue.put(trace)
+        self._waiting.append(trace)  # no lock and no wake-up: the thread looks by itself
 
     def close(self) -> None:
         """Write what is left; raises MachineError where the disk failed meanwhile."""
-        self._queue.put(None)
+        self._over.set()
         self._thread.join()
         self._file.close()
         if self._failed is not None:
@@ -46,28 +47,41 @@ class TraceLog:
         encoder, packer = msgspec.json.Encoder(), zlib.compressobj(1, zlib.DEFLATED, _GZIP)
         ended = False
         while not ended:
-            batch, ended = self._take()
-            packed = packer.compress(b"".join(encoder.encode(trace) + b"\n" for trace in batch))
-            packed += packer.flush(zlib.Z_FINISH if ended else zlib.Z_SYNC_FLUSH)
+            ended = self._over.wait(_FLUSH_S)
+            traces, self._waiting = self._waiting, []
+            if self._failed is not None:
+                continue  # the disk is full; what comes is let go, so that memory is not next
             try:
-                self._file.write(packed)
-                self._file.flush()
+                for first in range(0, len(traces), _BATCH):
+                    self._file.write(packer.compress(encoder.encode_lines(traces[first : first + _BATCH])))
+                if traces or ended:
+                    self._file.write(packer.flush(zlib.Z_FINISH if ended else zlib.Z_SYNC_FLUSH))
+                    self._file.flush()
             except OSError as error:
                 self._failed = error
-                return
 
-    def _take(self) -> tuple[list[RequestTrace], bool]:
-        """What comes within a second, and whether it was the last."""
-        batch: list[RequestTrace] = []
-        try:
-            while len(batch) < _BATCH:
-                trace = self._queue.get(timeout=_FLUSH_S)
-                if trace is None:
-                    return batch, True
-                batch.append(trace)
-        except queue.Empty:
-            pass
-        return batch, False
+
+def part_log(log: Path, share: int) -> Path:
+    """Where one client process writes while the run goes on."""
+    return log.with_name(f"{log.name}.{share}")
+
+
+def join_logs(parts: Sequence[Path], whole: Path) -> None:
+    """One log of several, by their bytes alone: gzip streams in a row are a gzip stream. ``whole`` is new or none."""
+    try:
+        if len(parts) == 1:
+            parts[0].replace(whole)
+            return
+        partial = whole.with_name(whole.name + ".joined")
+        with partial.open("wb") as out:
+            for part in parts:
+                with part.open("rb") as file:
+                    shutil.copyfileobj(file, out, _READ_BYTES)
+        partial.replace(whole)
+        for part in parts:
+            part.unlink()
+    except OSError as error:
+        raise MachineError(f"cannot write {whole}: {error.strerror}", hint="is the disk full?") from error
 
 
 def read_traces(path: Path) -> Iterator[RequestTrace]:
@@ -86,10 +100,19 @@ def read_traces(path: Path) -> Iterator[RequestTrace]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Whole lines; a last one that was cut is left out."""
-    unpacker = zlib.decompressobj(_GZIP)
     tail = b""
+    for data in _unpacked(path):
+        *lines, tail = (tail + data).split(b"\n")
+        yield from lines
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """The bytes of one gzip stream or several in a row, the last of which may be cut off."""
+    unpacker = zlib.decompressobj(_GZIP)
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
-            tail += unpacker.decompress(data)
-            *lines, tail = tail.split(b"\n")
-            yield from lines
+            while data:
+                yield unpacker.decompress(data)
+                data = unpacker.unused_data
+                if unpacker.eof:
+                    unpacker = zlib.decompressobj(_GZIP)

@@ -44,8 +44,7 @@ class Workers:
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(_started()) for _ in range(job.shares)]
             for share, process in enumerate(processes):
-                log = f"{job.trace_log}.{share}" if job.trace_log else None
-                _write(process.stdin, msgspec.structs.replace(job, share=share, trace_log=log))
+                _write(process.stdin, msgspec.structs.replace(job, share=share))
             for process in processes:
                 if _read(process.stdout, _Frame).error is not None:
                     raise MachineError("a client process did not start", hint="see the lines above")
@@ -130,6 +129,14 @@ def _started() -> Iterator["subprocess.Popen[bytes]"]:
             process.wait()
 
 
+def _tell(out: IO[bytes], progress: Progress) -> None:
+    """To the process that asked for the run; where that was killed, the run is over, as by Ctrl-C."""
+    try:
+        _write(out, _Frame(progress=progress))
+    except BrokenPipeError:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def _write(pipe: IO[bytes] | None, value: object) -> None:
     assert pipe is not None
     data = msgspec.msgpack.encode(value)
@@ -153,7 +160,7 @@ def main() -> int:
         payload = request_payloads(job.target, job.workload, find_tokens(job.target, job.workload.seed), job.salt)
         _write(out, _Frame())
         job.start_ns = _read(sys.stdin.buffer, int)
-        result = do_part(job, payload, lambda progress: _write(out, _Frame(progress=progress)))
+        result = do_part(job, payload, lambda progress: _tell(out, progress))
         _write(out, _Frame(result=result))
     except PowerbandError as error:
         _write(out, _Frame(error=error.message))
@@ -161,6 +168,8 @@ def main() -> int:
     except KeyboardInterrupt:
         _write(out, _Frame(error="stopped before it began"))
         return 130
+    except BrokenPipeError:
+        os._exit(130)  # nobody listens any more, and the end of the interpreter would try to write again
     return 0
 
 

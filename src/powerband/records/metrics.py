@@ -1,15 +1,17 @@
-"""The metric definitions in code; docs/metrics.md has them in words.
+"""The metric definitions in code, a request at a time; docs/metrics.md has them in words, columns.py those of a run.
 
 All latencies count from the scheduled instant ``t_sched`` unless the name says ``send``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from powerband.records.request import RequestTrace
 from powerband.records.slo import Slo
-from powerband.records.units import ns_to_s
+from powerband.records.units import NS_PER_S, ns_to_s
 from powerband.records.value import Missing, Record
 
 _NO_ANSWER = Missing(missing="no request completed")
@@ -72,6 +74,9 @@ def tpot_s(trace: RequestTrace) -> float | None:
 
 def itl_s(trace: RequestTrace) -> list[float]:
     """Gap before each chunk after the first, shared evenly by the tokens the chunk holds."""
+    times = trace.t_chunks_ns
+    if trace.output_tokens == len(times):  # one token a chunk
+        return [(later - earlier) / NS_PER_S for earlier, later in pairwise(times)]
     gaps: list[float] = []
     for earlier, later, tokens in zip(trace.t_chunks_ns, trace.t_chunks_ns[1:], trace.chunk_tokens[1:], strict=False):
         gaps.extend([ns_to_s(later - earlier) / tokens] * tokens)
@@ -85,48 +90,12 @@ def is_good(trace: RequestTrace, slo: Slo) -> bool:
 
 def distribution(values: Iterable[float | None], reason: str = "") -> Distribution | Missing:
     """Summarise the values that are there; Missing with a reason where none is."""
-    data = np.array([value for value in values if value is not None], dtype=float)
+    return summarise(np.array([value for value in values if value is not None], dtype=float), reason)
+
+
+def summarise(data: npt.NDArray[np.float64], reason: str = "") -> Distribution | Missing:
+    """The same of an array; ``reason`` says why it is empty."""
     if data.size == 0:
         return Missing(missing=reason or _NO_ANSWER.missing)
     p50, p90, p99 = np.percentile(data, [50, 90, 99])
     return Distribution(mean=float(data.mean()), p50=float(p50), p90=float(p90), p99=float(p99), n=int(data.size))
-
-
-def window_s(traces: Sequence[RequestTrace], end_ns: int | None = None) -> float:
-    """First scheduled instant to the last end; ``end_ns`` is the deadline of a run that was cut off."""
-    if not traces:
-        return 0.0
-    ends = [trace.t_end_ns for trace in traces if trace.t_end_ns is not None]
-    last = max([*ends, *([end_ns] if end_ns is not None else [])], default=traces[0].t_sched_ns)
-    return ns_to_s(last - min(trace.t_sched_ns for trace in traces))
-
-
-def compute_metrics(traces: Sequence[RequestTrace], slo: Slo | None = None, end_ns: int | None = None) -> Metrics:
-    """Every figure of a run from its request traces; tokens of failed requests do not count as output."""
-    duration = window_s(traces, end_ns)
-    done = [trace for trace in traces if trace.status == "ok"]
-    good = None if slo is None else sum(is_good(trace, slo) for trace in traces)
-
-    def per_s(count: float) -> float:
-        return count / duration if duration > 0 else 0.0
-
-    tokens_in = sum(trace.input_tokens for trace in done)
-    tokens_out = sum(trace.output_tokens for trace in done)
-    return Metrics(
-        requests=len(traces),
-        completed=len(done),
-        errors=sum(trace.status == "error" for trace in traces),
-        dropped=sum(trace.status == "dropped" for trace in traces),
-        duration_s=duration,
-        request_rate_per_s=per_s(len(done)),
-        input_tokens_per_s=per_s(tokens_in),
-        output_tokens_per_s=per_s(tokens_out),
-        total_tokens_per_s=per_s(tokens_in + tokens_out),
-        ttft_s=distribution(map(ttft_s, done)),
-        ttft_from_send_s=distribution(map(ttft_from_send_s, done)),
-        tpot_s=distribution(map(tpot_s, done), "no completed answer had two tokens in two chunks"),
-        itl_s=distribution((gap for trace in done for gap in itl_s(trace)), "no completed answer had two chunks"),
-        e2e_s=distribution(map(e2e_s, done)),
-        attainment=None if good is None else (good / len(traces) if traces else 0.0),
-        goodput_per_s=None if good is None else per_s(good),
-    )

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
+from powerband.records.columns import compute_metrics
 from powerband.records.config import Effective, EngineConfig
-from powerband.records.metrics import Distribution, Metrics, compute_metrics
+from powerband.records.metrics import Distribution, Metrics
 from powerband.records.request import RequestTrace
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.slo import Slo

@@ -1,5 +1,6 @@
 """The door for stores: what a journal must be able to do, and the rows it keeps."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -39,8 +40,13 @@ class Store(Protocol):
     def run_folder(self, run_id: str) -> Path:
         """Where a run's raw evidence goes; made on first use."""
 
-    def add_trial(self, session_id: str, key: str, trial: Trial, run: Run | None) -> None:
-        """Write the run's evidence, then commit the trial; either both are there or neither."""
+    def add_trial(
+        self, session_id: str, key: str, trial: Trial, run: Run | None, *, written: Collection[str] = ()
+    ) -> None:
+        """Write the run's evidence, then commit the trial; either both are there or neither.
+
+        ``written`` names lists of the run that its folder holds already (``traces``).
+        """
 
     def trial(self, session_id: str, key: str) -> Trial | None: ...
 

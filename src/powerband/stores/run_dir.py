@@ -6,7 +6,7 @@ A folder is written under a temporary name and renamed when whole, so that a fol
 import gzip
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +24,13 @@ _LISTS: dict[str, Any] = {"traces": RequestTrace, "engine_samples": EngineSample
 _DEVICES = "device_samples.jsonl.gz"
 
 
-def write_run(folder: Path, run: Run) -> None:
-    """Store ``run`` in ``folder``, beside what the engine already wrote there (its log)."""
+def write_run(folder: Path, run: Run, *, written: Collection[str] = ()) -> None:
+    """Store ``run`` in ``folder``, beside what the engine already wrote there (its log).
+
+    ``written`` names lists of the run that are in the folder already, such as ``traces`` logged as they ended.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _LISTS:
+    for name in _LISTS.keys() - set(written):
         _write_lines(folder / f"{name}.jsonl.gz", getattr(run, name))
     _write_lines(folder / "workload.jsonl.gz", run.workload.requests)
     if run.device_samples:
@@ -46,8 +49,11 @@ def write_run(folder: Path, run: Run) -> None:
     _sync(folder)
 
 
-def read_run(folder: Path) -> Run:
-    """The run stored in ``folder``; RequestError says which file is missing or damaged."""
+def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
+    """The run stored in ``folder``; RequestError says which file is missing or damaged.
+
+    ``without`` names lists to leave out (``traces``), which stay empty.
+    """
     head = folder / "run.json"
     if not head.is_file():
         raise RequestError(
@@ -55,12 +61,15 @@ def read_run(folder: Path) -> Run:
         )
     try:
         short = msgspec.json.decode(head.read_bytes(), type=Run)
-        lists = {name: tuple(_read_lines(folder / f"{name}.jsonl.gz", kind)) for name, kind in _LISTS.items()}
+        kinds = {name: kind for name, kind in _LISTS.items() if name not in without}
+        lists = {name: tuple(_read_lines(folder / f"{name}.jsonl.gz", kind)) for name, kind in kinds.items()}
         requests = tuple(_read_lines(folder / "workload.jsonl.gz", RequestSpec))
         watched = (folder / _DEVICES).is_file()
         lists["device_samples"] = tuple(_read_lines(folder / _DEVICES, DeviceSample)) if watched else ()
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from error
+    if "traces" in lists:  # some were logged as they ended
+        lists["traces"] = tuple(sorted(lists["traces"], key=lambda trace: trace.index))
     workload = msgspec.structs.replace(short.workload, requests=requests)
     return msgspec.structs.replace(short, workload=workload, **lists)
 

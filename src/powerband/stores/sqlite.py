@@ -3,6 +3,7 @@
 import datetime
 import sqlite3
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -79,10 +80,12 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def add_trial(self, session_id: str, key: str, trial: Trial, run: Run | None) -> None:
+    def add_trial(
+        self, session_id: str, key: str, trial: Trial, run: Run | None, *, written: Collection[str] = ()
+    ) -> None:
         if run is not None:
             try:
-                run_dir.write_run(self.run_folder(run.run_id), run)
+                run_dir.write_run(self.run_folder(run.run_id), run, written=written)
             except OSError as error:
                 raise MachineError(
                     f"cannot write the run's evidence: {error}", hint="free disk space, then --resume"

@@ -6,14 +6,12 @@ import random
 import numpy as np
 import pytest
 
-from powerband.load.steady import drift, side_by_side, without_warmup
-from powerband.load.stop_rules import Stop, StopRules, is_saturated, relative_width
+from powerband.load import stop_rules
+from powerband.load.steady import drift, side_by_side
+from powerband.load.stop_rules import Cells, Stop, StopRules, is_saturated, relative_width
 from powerband.load.target import Progress
-from powerband.records.config import EngineConfig
+from powerband.records.columns import Columns
 from powerband.records.request import RequestTrace
-from powerband.records.run import Run
-from powerband.records.value import Missing
-from powerband.records.workload import Workload
 
 MS = 1_000_000
 
@@ -27,20 +25,6 @@ def trace(index: int, ttft_ms: float, tpot_ms: float = 10.0) -> RequestTrace:
     )  # fmt: skip
 
 
-def run_of(traces: list[RequestTrace]) -> Run:
-    end = max(t.t_end_ns or 0 for t in traces)
-    config, workload = EngineConfig(engine="fake", model="m"), Workload(requests=(), source="test")
-    return Run(
-        run_id="r",
-        basis="measured",
-        config=config,
-        effective=Missing(missing="x"),
-        workload=workload,
-        traces=tuple(traces),
-        end_ns=end,
-    )
-
-
 def state(**fields: object) -> Progress:
     plain = {"elapsed_s": 1.0, "planned": 9, "sent": 9, "completed": 9, "errors": 0, "in_flight": 0, "output_tokens": 0}
     return Progress(**{**plain, "ttft_s": None, "tpot_s": None, "left_s": None, **fields})  # type: ignore[arg-type]
@@ -51,20 +35,31 @@ def noisy(count: int, seed: int, slope_ms: float = 0.0) -> list[RequestTrace]:
     return [trace(n, 100 + dice.gauss(0, 15) + slope_ms * n / count) for n in range(count)]
 
 
-def test_the_warm_up_is_cut_by_the_schedule_and_said() -> None:
-    cut = without_warmup(run_of(noisy(50, 0)), 2.0)
-    assert [t.index for t in cut.traces] == list(range(20, 50))
-    assert "20 requests of the first 2 s" in cut.notes[-1]
-    assert without_warmup(cut, 0.0) is cut
-
-
 def test_a_drift_is_found_and_noise_is_not() -> None:
     """100 runs without a trend raise at most 5 warnings (2 metrics at 1 % each); a trend of 50 % is always seen."""
-    assert sum(drift(noisy(200, seed)) is not None for seed in range(100)) <= 5
-    found = drift(noisy(200, 7, slope_ms=50.0))
+    assert sum(drift(Columns(noisy(200, seed))) is not None for seed in range(100)) <= 5
+    found = drift(Columns(noisy(200, 7, slope_ms=50.0)))
     assert found is not None
     assert "TTFT went from" in found
-    assert drift(noisy(40, 7, slope_ms=500.0)) is None  # too few to say
+    assert drift(Columns(noisy(40, 7, slope_ms=500.0))) is None  # too few to say
+
+
+def test_the_order_of_the_records_does_not_matter_to_a_drift() -> None:
+    traces = noisy(200, 7, slope_ms=50.0)
+    assert drift(Columns(reversed(traces))) == drift(Columns(traces))
+
+
+def test_many_values_in_few_cells_have_the_width_of_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """640 values in cells of 16 (limit 80): batches of 64 either way."""
+    monkeypatch.setattr(stop_rules, "_MOST_CELLS", 80)
+    monkeypatch.setattr(stop_rules, "_LEAST_TRACES", 40)
+    values = gauss(3, 640)
+    cells = Cells()
+    cells.add(values[:77])
+    cells.add(values[77:])
+    assert len(cells.means) == 40
+    assert cells.means[0] == pytest.approx(sum(values[:16]) / 16)
+    assert relative_width(cells.means) == pytest.approx(relative_width(values))
 
 
 def test_the_width_of_a_mean_shrinks_with_the_root_of_the_count() -> None:
@@ -128,14 +123,15 @@ def test_a_stable_random_queue_is_hardly_ever_called_saturated() -> None:
 def test_equal_runs_side_by_side_hold_one_in_nine_of_ten() -> None:
     held = 0
     for seed in range(60):
-        row = side_by_side(run_of(noisy(200, seed)), run_of(noisy(200, seed + 1000)))[0]
+        row = side_by_side(Columns(noisy(200, seed)), Columns(noisy(200, seed + 1000)), (0, 0))[0]
         assert row.interval is not None
         held += row.interval.low <= 1 <= row.interval.high
     assert held >= 48  # 54 expected of 60; below 48 in under 1 % of draws
 
 
 def test_side_by_side_reads_means_by_hand() -> None:
-    rows = side_by_side(run_of([trace(0, 100), trace(1, 300)]), run_of([trace(0, 100), trace(1, 100, 20.0)]))
+    before, after = Columns([trace(0, 100), trace(1, 300)]), Columns([trace(0, 100), trace(1, 100, 20.0)])
+    rows = side_by_side(before, after, (0, 0))
     by_name = {row.name: row for row in rows}
     assert by_name["ttft_s"].before == pytest.approx(0.2)
     assert by_name["ttft_s"].ratio == pytest.approx(0.5)

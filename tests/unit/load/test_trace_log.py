@@ -1,12 +1,13 @@
 """The trace log: what was flushed can be read, however the file ends."""
 
 import gzip
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from powerband.load.trace_log import TraceLog, read_traces
+from powerband.load.trace_log import TraceLog, join_logs, part_log, read_traces
 from powerband.records.errors import MachineError, RequestError
 from powerband.records.request import RequestTrace
 
@@ -48,6 +49,32 @@ def test_a_cut_log_gives_what_was_whole(tmp_path: Path, left: int) -> None:
     found = list(read_traces(path))
     assert found == TRACES[: len(found)]
     assert len(found) < 500 or left >= len(data) - 20
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_logs_of_several_processes_are_one(tmp_path: Path, parts: int) -> None:
+    whole = tmp_path / "t.jsonl.gz"
+    for share in range(parts):
+        log = TraceLog(part_log(whole, share))
+        for trace in TRACES[share::parts]:
+            log.add(trace)
+        log.close()
+    join_logs([part_log(whole, share) for share in range(parts)], whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl.gz"]
+    assert list(read_traces(whole)) == [trace for share in range(parts) for trace in TRACES[share::parts]]
+    with gzip.open(whole, "rb") as file:
+        assert sum(1 for _ in file) == 500
+
+
+def test_what_is_there_is_on_disk_within_a_second(tmp_path: Path) -> None:
+    """One trace at a time, less often than the log is flushed: none waits for others to come."""
+    log = TraceLog(tmp_path / "t.jsonl.gz")
+    log.add(TRACES[0])
+    deadline = time.monotonic() + 5.0
+    while not list(read_traces(tmp_path / "t.jsonl.gz")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(read_traces(tmp_path / "t.jsonl.gz")) == TRACES[:1]
+    log.close()
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:

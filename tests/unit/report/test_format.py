@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerband.records.config import EngineConfig
-from powerband.records.metrics import compute_metrics
+from powerband.records.columns import compute_metrics
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.report import format as fmt

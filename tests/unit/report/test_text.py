@@ -6,7 +6,7 @@ import re
 import msgspec
 import pytest
 
-from powerband.records.metrics import compute_metrics
+from powerband.records.columns import compute_metrics
 from powerband.records.run import ClientCheck
 from powerband.records.value import Missing
 from powerband.report import text
@@ -31,6 +31,7 @@ def rendered() -> dict[str, str]:
 def test_the_loop_ends_with_answer_table_command_and_page(rendered: dict[str, str]) -> None:
     lines = rendered["loop"].splitlines()
     assert lines[0] == "4.2× goodput at the same traffic [3.6, 4.9], keep"
+    assert any(re.match(r"Naive: [a-z ]+, [0-9.]+ % of .+ \((suspected|confirmed)\): ", line) for line in lines[:14])
     row = next(line for line in lines if "TTFT p99" in line)
     assert row.split() == ["TTFT", "p99,", "ms", "5,113", "170", "0.033×", "[0.029,", "0.038]", "better"]
     assert f"  {sample.sample_report().start_command}" in lines  # one line, to be copied

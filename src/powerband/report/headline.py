@@ -1,11 +1,13 @@
 """The answer of a loop in one sentence: the ratio, its interval and the verdict, or why there is none."""
 
+from powerband.records.finding import Diagnosis
 from powerband.records.rounds import LoopReport
 from powerband.records.value import Interval, Missing
 from powerband.records.verdict import Compared, QualityResult, Verdict
 from powerband.report.compare import measured, noise_text, repeats_text
 from powerband.report.document import Headline
 from powerband.report.format import (
+    WHOLES,
     clean,
     objective_value,
     one_line,
@@ -83,6 +85,8 @@ def _sentence(text: str) -> str:
 def _unverified(report: LoopReport) -> Headline:
     stopped = f"Stopped: {_sentence(one_line(report.stopped_because))}"
     before, best = trial_of(report, report.baseline_trial), trial_of(report, report.best_trial)
+    if len(report.trials) == 1 and report.diagnosis_before.verdict != "undecided":
+        return _located(report.diagnosis_before, stopped)
     if before is None or best is None or best.n == before.n:
         found = "nothing better than the baseline was found"
         return Headline("no change", "No change", found, "", f"{found}, no change is recommended", (stopped,))
@@ -94,3 +98,13 @@ def _unverified(report: LoopReport) -> Headline:
         return Headline(answer, f"Trial {best.n}", "looks best", "", sentence, (note, stopped))
     figure = ratio(high / low) if low > 0 else f"{significant(low)} → {significant(high)}"
     return Headline(answer, figure, subject, "", f"{figure} {subject} (one run each), {answer}", (note, stopped))
+
+
+def _located(diagnosis: Diagnosis, stopped: str) -> Headline:
+    """The answer where only one config ran: the cause, its size, and what helps."""
+    cause, subject, details = words(diagnosis.verdict), "is its limit", [stopped]
+    first = next((one for one in diagnosis.findings if one.cause == diagnosis.verdict), None)
+    if first is not None:
+        subject += f", {percent(first.share)} of {WHOLES[first.of]}"
+        details = [f"What helps: {_sentence(first.remedy)}", f"Why: {_sentence(first.evidence)}", stopped]
+    return Headline("no change", cause.capitalize(), subject, "", f"{cause} {subject}", tuple(details))

@@ -21,14 +21,13 @@ from powerband.records.value import Basis, Missing
 from powerband.records.verdict import Verdict
 from powerband.report.compare import after_name, compared_row, comparison, noise_text, repeats_text
 from powerband.report.document import Cell, Column, Table, Tone
-from powerband.report.format import clean, one_line, percent, significant, slo_text, words
+from powerband.report.format import WHOLES, clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
 from powerband.report.trials import FIGURES, base_of, figure_cell, figure_names, first_with, settings_cell, status_cell
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 _STYLES: dict[Tone, str] = {"plain": "", "good": "cyan", "bad": "red", "muted": "dim"}
 _ROOMY = 100
-WHOLES = {"window": "the window", "request_time": "request time"}
 _ANSWERS = {"keep": "bold cyan", "revert": "bold red"}
 _LEFT_OUT = {"ttft_p50_s", "tpot_p50_s"}  # of the trials: the page has them, a terminal has no room
 _LEFT_OUT_NARROW = {*_LEFT_OUT, "attainment", "tpot_p99_s"}
@@ -60,8 +59,8 @@ def render_loop(report: LoopReport, *, page: str | None = None, width: int = PIP
 
 
 def _limits(report: LoopReport) -> list[RichText]:
-    """What limited the engine before and after, a line each."""
-    lines = [limit_line("Naive", report.diagnosis_before)]
+    """What limited the engine before and after, a line each; where one config ran, the headline says it."""
+    lines = [limit_line("Naive", report.diagnosis_before)] if len(report.trials) > 1 else []
     if report.diagnosis_after is not None:
         lines.append(limit_line(after_name(report).capitalize(), report.diagnosis_after))
     return [RichText(line) for line in lines]

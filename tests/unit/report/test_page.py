@@ -212,6 +212,13 @@ def test_nothing_found_is_said_so(runs: dict[str, Run]) -> None:
     assert "No round was made." in text
 
 
+def test_where_one_config_ran_the_answer_is_what_limits_it(runs: dict[str, Run]) -> None:
+    full = sample.sample_report()
+    bare = {"verdict": None, "chosen": None, "best_trial": None, "rounds": (), "trials": full.trials[:1]}
+    text = Page(render_page(msgspec.structs.replace(full, **bare), runs)).text
+    assert re.search(r"No batching is its limit, [0-9.]+ % of request time", text)
+
+
 def test_a_run_with_nothing_but_requests_says_what_is_missing(runs: dict[str, Run]) -> None:
     bare = {run_id: sample.bare_run(run) for run_id, run in runs.items()}
     page = Page(render_page(sample.sample_report(), bare))

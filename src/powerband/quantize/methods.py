@@ -41,7 +41,7 @@ TOOLS = {
         get="pip install bitsandbytes transformers accelerate",
     ),
     "llama.cpp": Tool(
-        name="llama.cpp", module="llama_cpp_py_sync", script="with_llamacpp", resumes=True,
+        name="llama.cpp", module="ik_llama_cpp", script="with_llamacpp", resumes=True,
         get="pip install 'powerband[llamacpp]' (or put llama-quantize on the PATH)",
     ),
     "mlx": Tool(name="mlx", module="mlx_lm", script="with_mlx", get="pip install mlx-lm"),

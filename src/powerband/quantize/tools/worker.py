@@ -124,12 +124,14 @@ def main(path: str) -> int:
         with contextlib.suppress(OSError):
             (work / "failure.json").write_text(json.dumps(failure), encoding="utf-8")
         return code
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     result = {
+        "cpu_s": round(sum(one.ru_utime + one.ru_stime for one in used), 2),
         "versions": versions(script.PACKAGES),
         "skipped": steps.skipped,
         "tensors": steps.tensors,
         "notes": steps.notes,
-        "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_kib": max(one.ru_maxrss for one in used),
     }
     (work / "result.json").write_text(json.dumps(result), encoding="utf-8")
     return 0

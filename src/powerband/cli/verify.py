@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from powerband.case import Case, CaseRequest, prepare
-from powerband.cli import options
+from powerband.cli import options, verify_quality
 from powerband.cli.progress import Narrator
 from powerband.evaluate import Trials
 from powerband.loop import MINIMUM_EFFECT, Loop, quality_of
@@ -27,7 +27,8 @@ from powerband.verify.compare import compare
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     accepted = (
-        "a plan (.toml), a run's folder, or run ids of the journal (comma, or a pattern such as 'loop-1*-before')"
+        "a plan (.toml), a run's folder, or run ids of the journal (comma, or a pattern such as 'loop-1*-before'); "
+        "with --quality also a .gguf file or a server's URL"
     )
     parser.add_argument("baseline", metavar="BASELINE", help=accepted)
     parser.add_argument("candidate", metavar="CANDIDATE", help="the same, after the change")
@@ -38,12 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring (plans only)")
     group.add_argument("--repeats", type=int, default=3, help="runs of each, interleaved (default 3)")
     group.add_argument("--window", help="seconds of arrivals in each run (default 20s)")
+    verify_quality.add_arguments(parser)
     options.add_device(parser)
     options.add_home(parser)
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.quality:
+        return verify_quality.run(args)
     plans = [Path(side) for side in (args.baseline, args.candidate) if side.endswith(".toml")]
     if len(plans) == 1:
         raise RequestError("one side is a plan, the other is not", hint="compare two plans, or two sets of runs")

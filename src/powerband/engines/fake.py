@@ -20,14 +20,17 @@ _GRIDS: dict[str, tuple[Value, ...]] = {
     "slots": (1, 2, 4, 8, 16, 32),
     "chunk_tokens": (64, 128, 256, 512, 1024),
     "static": (False,),
+    "bits": (16, 8, 4),
 }
 _ADDRESSES: dict[str, tuple[Cause, ...]] = {
     "slots": ("no_batching", "queueing"),
     "chunk_tokens": ("head_of_line_blocking",),
     "static": ("static_batching", "head_of_line_blocking"),
     "kv_tokens": ("kv_pressure",),
+    "bits": ("memory_bandwidth_bound",),
 }
 _NOT_KNOBS = {"host", "model"}
+_NUMERICS = {"bits"}
 
 
 class Fake:
@@ -100,4 +103,5 @@ def _knob(item: Any) -> Knob:
         grid=_GRIDS.get(item.name, ()),
         choices=choices,
         addresses=_ADDRESSES.get(item.name, ()),
+        numerics=item.name in _NUMERICS,
     )

@@ -10,6 +10,7 @@ from powerband.records.errors import RequestError
 
 MODES = ("timed", "batched")
 DIALECTS = ("llamacpp", "vllm")
+BITS = (16, 8, 4)
 
 
 def _option(default: Any, text: str, choices: tuple[str, ...] | None = None) -> Any:
@@ -42,6 +43,7 @@ class Options:
     chunk_tokens: int = _option(512, "batched: most prompt tokens in one step")
     kv_tokens: int = _option(0, "batched: size of the KV pool in tokens; 0: no limit")
     kv_policy: str = _option("preempt", "batched: pool full: preempt and recompute, or queue", ("preempt", "queue"))
+    bits: int = _option(16, "width of the imitated weights: 8 and 4 shorten a step and change the answers")
     tokenizer_ms: float = _option(0.0, "serial host work before a request can be scheduled")
     # faults
     error_rate: float = _option(0.0, "share of requests answered with HTTP 503, evenly spread")
@@ -94,6 +96,8 @@ def check_options(options: Options) -> None:
     for name, low in least.items():
         if not getattr(options, name) >= low:
             raise RequestError(f"{name}={getattr(options, name)} is too small", hint=f"accepted: {low} or more")
+    if options.bits not in BITS:
+        raise RequestError(f"bits={options.bits} is no width", hint=f"accepted: {', '.join(map(str, BITS))}")
     if not 0 <= options.error_rate <= 1:
         raise RequestError(f"error_rate={options.error_rate} is no share", hint="accepted: 0 to 1")
     if not options.prefill_tokens_per_s > 0:

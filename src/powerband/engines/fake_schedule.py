@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from powerband.engines.fake_answer import Answer
 from powerband.engines.fake_options import Options
 
+# The share of a step that is left when the weights take 16, 8 or 4 bits: a decode step mostly reads them.
+STEP_SHARE = {16: 1.0, 8: 0.75, 4: 0.5}
+
 
 @dataclass(slots=True)
 class Counters:
@@ -139,7 +142,7 @@ class Batched:
         prefill = self._plan_prefill()
         options = self._options
         prefill_s = sum(prefill.values()) / options.prefill_tokens_per_s
-        decode_s = (options.step_ms + options.step_ms_per_seq * len(decoding)) / 1e3
+        decode_s = STEP_SHARE[options.bits] * (options.step_ms + options.step_ms_per_seq * len(decoding)) / 1e3
         self._counters.steps += 1
         self._counters.busy_slots += len(self._running)
         self._count()

@@ -21,6 +21,7 @@ import httptools
 import msgspec
 
 from powerband.engines.fake_answer import Answer, response
+from powerband.engines.fake_logits import completion
 from powerband.engines.fake_metrics import metrics_text
 from powerband.engines.fake_options import Options, parse_options
 from powerband.engines.fake_schedule import Counters, make_scheduler
@@ -43,6 +44,8 @@ class _Body(msgspec.Struct):
     content: str | None = None
     tokens: list[int] | None = None
     n: int = 1
+    n_probs: int = 0
+    logit_bias: list[tuple[int, float]] | dict[str, float] | None = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -215,6 +218,10 @@ class Connection(asyncio.Protocol):
                 return
             if method == "POST" and path in ("/tokenize", "/detokenize"):
                 self.write(_tokenize(_read(body), path, options.vocab))
+            elif method == "POST" and path == "/apply-template" and options.dialect == "llamacpp":
+                self.write(_apply_template(_read(body)))
+            elif method == "POST" and path == "/completion" and options.dialect == "llamacpp":
+                self.write(_score(_read(body), options))
             else:
                 self.write(self._server.reply(method, path))
         except Refusal as refusal:
@@ -283,6 +290,21 @@ def _tokenize(body: _Body, path: str, vocab: int) -> bytes:
         words = " ".join(f"t{token}" for token in body.tokens or [])
         return response(200, json.dumps({"content": words}).encode())
     return response(200, json.dumps({"tokens": to_ids(body.content or "", vocab)}).encode())
+
+
+def _apply_template(body: _Body) -> bytes:
+    said = " ".join(f"{message.get('role')} {message.get('content', '')}" for message in body.messages or [])
+    return response(200, json.dumps({"prompt": f"{said} assistant "}).encode())
+
+
+def _score(body: _Body, options: Options) -> bytes:
+    """One forced token with its probabilities, which is what the quality gate asks; nothing is generated here."""
+    forced = body.logit_bias[0][0] if isinstance(body.logit_bias, list) and body.logit_bias else None
+    before = [token for token in body.prompt or [] if isinstance(token, int)]
+    if forced is None or not before or body.n_probs < 1:
+        raise Refusal(400, "/completion here wants token ids, n_probs and one token in logit_bias")
+    page = completion(before, forced, options.bits, options.vocab, body.n_probs)
+    return response(200, json.dumps(page).encode())
 
 
 class PreciseSelector(selectors.EpollSelector):

@@ -30,6 +30,7 @@ _FLAGS = {
     "cpu_mask": "--cpu-mask",
     "cpu_strict": "--cpu-strict",
     "spec_type": "--spec-type",
+    "chat_template": "--chat-template",
     "port": "--port",
 }
 _SWITCHES = {
@@ -128,7 +129,7 @@ def _cache() -> tuple[Knob, ...]:
         ),
         Knob(
             name="flash_attn", kind="choice", choices=("auto", "on", "off"), naive="auto", grid=("auto", "on", "off"),
-            help="fused attention", addresses=("memory_bandwidth_bound", "kernel_choice"),
+            help="fused attention", addresses=("memory_bandwidth_bound", "kernel_choice"), numerics=True,
         ),
         Knob(
             name="cache_type_k", kind="choice", choices=KV_TYPES, naive="f16", grid=("f16", "q8_0", "q4_0"),
@@ -157,6 +158,10 @@ def _others() -> tuple[Knob, ...]:
             help="speculation from n-grams of the text so far, without a draft model",
             addresses=("memory_bandwidth_bound",),
         ),
+        Knob(
+            name="chat_template", kind="text", naive="", numerics=True,
+            help="how a conversation becomes a prompt: a built-in template's name; the model's own where not set",
+        ),
         Knob(name="n_gpu_layers", kind="int", low=-1, naive=-1, help="layers kept on the GPU; -1: as many as fit"),
         Knob(name="port", kind="int", low=0, high=65535, naive=0, help="port to serve on; 0 takes a free one"),
     )  # fmt: skip
@@ -172,6 +177,8 @@ def to_flags(knobs: dict[str, Value]) -> list[str]:
     for name, (on, off) in _SWITCHES.items():
         if name in knobs:
             flags.append(on if knobs[name] else off)
+    if knobs.get("chat_template"):
+        flags.insert(0, "--no-jinja")  # with jinja, the default, a name would be taken for a template's text
     return flags
 
 

@@ -26,7 +26,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache-type-k", choices=KV_TYPES)
     parser.add_argument("--cache-type-v", choices=KV_TYPES)
     parser.add_argument("--spec-type", choices=SPEC_TYPES)
-    for name in ("cont-batching", "cache-prompt", "kv-unified"):
+    parser.add_argument("--chat-template")
+    for name in ("cont-batching", "cache-prompt", "kv-unified", "jinja"):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     parser.add_argument("--metrics", action="store_true")
     return parser
@@ -45,6 +46,8 @@ _PLAIN = {
     "cont_batching": "cont_batching",
     "cache_prompt": "cache_prompt",
     "kv_unified": "kv_unified",
+    "chat_template": "chat_template",
+    "jinja": "use_jinja",
 }
 
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from powerband.records.quality import QualityMetric
 from powerband.records.value import Interval, Measured, Record
 
 
@@ -24,12 +25,13 @@ class Compared(Record):
 class QualityResult(Record):
     """Whether the answers are still as good; ``not_needed`` when no changed knob alters them."""
 
-    verdict: Literal["passed", "failed", "not_needed", "not_run"]
+    verdict: Literal["passed", "failed", "undecided", "not_needed", "not_run"]
     reason: str
     perplexity_ratio: float | None = None
     divergence: float | None = None
     agreement: float | None = None
     task: str | None = None
+    metrics: tuple[QualityMetric, ...] = ()
 
 
 class Verdict(Record):

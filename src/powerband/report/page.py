@@ -1,4 +1,4 @@
-"""The page of a loop: one HTML file that needs nothing else and cannot reach the network."""
+"""The pages, of a loop and of the quality gate: HTML files that need nothing else and cannot reach the network."""
 
 import base64
 import hashlib
@@ -7,9 +7,12 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from powerband.records.quality import QualityReport
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
+from powerband.report.document import Document
 from powerband.report.loop_document import loop_document
+from powerband.report.quality import quality_document
 
 
 def render_page(report: LoopReport, runs: Mapping[str, Run]) -> str:
@@ -18,10 +21,20 @@ def render_page(report: LoopReport, runs: Mapping[str, Run]) -> str:
     ``runs`` holds the raw runs by ``Trial.run_id``; the plots of a run that is not there are left out and the page says
     so. Everything from outside (names, log lines, paths) is escaped; the page's own policy forbids every request.
     """
+    return render_document(loop_document(report, runs))
+
+
+def render_quality_page(report: QualityReport) -> str:
+    """The quality gate's page: what differs, and the worst prompts side by side."""
+    return render_document(quality_document(report))
+
+
+def render_document(document: Document) -> str:
+    """Any document as one page; everything in it is escaped."""
     style, script = _asset("page.css"), _asset("page.js")
     template = _environment().get_template("page.html.j2")
     return template.render(
-        document=loop_document(report, runs),
+        document=document,
         style=style,
         script=script,
         style_hash=_hash(style),

@@ -73,6 +73,8 @@ class Search:
         self._configs = [config for config in configs if config.key != baseline.config.key]
         self._values = Values(self._configs, baseline.config, self._knobs)
         self._bounded: list[Pruned] = []
+        self._bars: list[Callable[[EngineConfig], bool]] = []
+        self._charged_s = 0.0
 
     @property
     def pruned(self) -> list[Pruned]:
@@ -81,7 +83,19 @@ class Search:
 
     @property
     def left_s(self) -> float:
-        return self._budget_s - sum(trial.engine_seconds for trial in self.trials[1:])
+        return self._budget_s - self._charged_s - sum(trial.engine_seconds for trial in self.trials[1:])
+
+    def charge(self, seconds: float) -> None:
+        """Take engine time that went into something other than trials off the budget."""
+        self._charged_s += seconds
+
+    def bar(self, barred: Callable[[EngineConfig], bool]) -> None:
+        """Take configs out for good, even if measured already: a faster one may not be advised. Never the baseline."""
+        self._bars.append(barred)
+        self._choose_best(Outlook([], self._values, self._predict, self.trials, self._objective))
+
+    def _is_barred(self, config: EngineConfig) -> bool:
+        return config.key != self.trials[0].config.key and any(barred(config) for barred in self._bars)
 
     def ask(self) -> Proposal | None:
         """The next config to measure, or None with ``stopped_because`` set."""
@@ -131,7 +145,11 @@ class Search:
 
     def _choose_best(self, outlook: Outlook) -> None:
         """The measured config with the highest expected value; a tie is settled by the measured figures."""
-        usable = [trial for trial in self.trials if trial.status == "done" and trial.measured is not None]
+        usable = [
+            trial
+            for trial in self.trials
+            if trial.status == "done" and trial.measured is not None and not self._is_barred(trial.config)
+        ]
         worth = [outlook.value_of(trial) for trial in usable]
         near = [trial for trial, value in zip(usable, worth, strict=True) if value >= (1 - TIE) * max(worth)]
         best = near[0]
@@ -151,7 +169,9 @@ class Search:
             else:
                 settled.add(key)
         return [
-            config for config in self._configs if config.key not in settled and spoilt.get(config.key, 0) <= RETRIES
+            config
+            for config in self._configs
+            if config.key not in settled and spoilt.get(config.key, 0) <= RETRIES and not self._is_barred(config)
         ]
 
     def _survival(self, config: EngineConfig) -> float:

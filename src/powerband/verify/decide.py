@@ -48,6 +48,8 @@ def decide(
     answer, reason = _by_objective(objective, rows, slo, floor, minimum_effect)
     if answer == "keep" and quality.verdict == "not_run":
         return "undecided", f"{reason}, but quality was not checked: {quality.reason}"
+    if answer == "keep" and quality.verdict == "undecided":
+        return "undecided", f"{reason}, but quality was not shown to hold: {quality.reason}"
     return answer, reason
 
 

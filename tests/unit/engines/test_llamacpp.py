@@ -103,7 +103,7 @@ def test_flags_are_those_of_llama_server_and_our_server_reads_them_back() -> Non
         "flash_attn": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0", "cont_batching": False,
         "cache_prompt": True, "kv_unified": True,
         "cache_ram_mib": -1, "spec_type": "ngram-simple", "n_gpu_layers": 0, "cpu_mask": "0x3",
-        "cpu_strict": True, "poll": 0, "port": 8080, "n_threads_http": 3,
+        "cpu_strict": True, "poll": 0, "port": 8080, "n_threads_http": 3, "chat_template": "llama2",
     }  # fmt: skip
     given_flags = _parser().parse_args(["--model", "m", *to_flags(knobs)])
     assert (given_flags.parallel, given_flags.ctx_size, given_flags.batch_size, given_flags.ubatch_size) == (
@@ -117,6 +117,7 @@ def test_flags_are_those_of_llama_server_and_our_server_reads_them_back() -> Non
     assert (given_flags.cont_batching, given_flags.cache_prompt, given_flags.kv_unified) == (False, True, True)
     assert (given_flags.cache_ram, given_flags.spec_type, given_flags.n_gpu_layers) == (-1, "ngram-simple", 0)
     assert (given_flags.cpu_mask, given_flags.cpu_strict, given_flags.poll, given_flags.port) == (3, 1, 0, 8080)
+    assert (given_flags.chat_template, given_flags.jinja) == ("llama2", False)
     with_no_flag = {knob.name for knob in llamacpp_knobs()} - knobs.keys()
     assert with_no_flag == {"OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_SPINCOUNT"}
 
@@ -184,5 +185,5 @@ def test_llama_server_on_the_path_is_preferred(tmp_path: Path, monkeypatch: pyte
 
 def test_knobs_that_change_answers_are_marked() -> None:
     numerics = {knob.name for knob in llamacpp_knobs() if knob.numerics}
-    assert numerics == {"cache_type_k", "cache_type_v"}
+    assert numerics == {"cache_type_k", "cache_type_v", "flash_attn", "chat_template"}
     assert all(re.fullmatch(r"[a-zA-Z_]+", knob.name) for knob in llamacpp_knobs())

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+import wide_gguf
 from locate_confusion import Case, Row, make_workload, read_rows, table
 from powerband.engines.llamacpp import LlamaCpp
 from powerband.locate.diagnose import diagnose
@@ -40,6 +41,10 @@ CASES = (
          {"n_parallel": 24, "cache_prompt": False, "cache_ram_mib": 0}, 0.75, seconds=20, answer=(3, 8),
          prefix_tokens=300),
     Case("idle_no_work", "one request in 2 s", {"n_parallel": 8}, 0.5, seconds=24, answer=(10, 20)),
+    Case("kv_pressure", "one KV pool of 1,280 cells for 24 slots: five requests fit",
+         {"n_parallel": 24, "n_ctx": 1280, "kv_unified": True}, 3, seconds=12, prompt=(80, 140), answer=(60, 120)),
+    Case("memory_bandwidth_bound", "few, wide layers in 16 bits (wide_gguf.py), 1 to 3 sequences",
+         {"n_parallel": 8}, 1.2, seconds=16, prompt=(4, 8), answer=(20, 40), wide=True),
     Case("undecided", "host contention: two processes that spin on the engine's cores",
          {"n_parallel": 8}, 2, seconds=12, neighbours=2),
 )  # fmt: skip
@@ -77,10 +82,15 @@ def neighbours(count: int) -> Iterator[None]:
 def run_case(number: int, seed: int, model: str) -> Row:
     """Measure one planted run and diagnose it."""
     case = CASES[number]
+    if case.wide:
+        wide = Path(tempfile.gettempdir()) / "powerband-wide.gguf"
+        if not wide.exists():
+            wide_gguf.write(Path(model), wide)
+        model = str(wide)
     workload: Workload = make_workload(case, seed)
     engine = LlamaCpp()
     config = engine.complete(
-        EngineConfig(engine="llamacpp", model=model, knobs=dict(case.engine)), workload, frozenset()
+        EngineConfig(engine="llamacpp", model=model, knobs=dict(case.engine)), workload, frozenset(case.engine)
     )
     with tempfile.TemporaryDirectory() as folder, neighbours(case.neighbours):
         run = measure(

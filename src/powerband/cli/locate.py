@@ -1,7 +1,6 @@
 """powerband locate: where the time goes in a running server, a finished run or a profiler trace."""
 
 import argparse
-import ipaddress
 import platform
 import re
 import secrets
@@ -37,9 +36,20 @@ _HINT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="http://host:port, a run id, a run's folder, or a trace file")
-    parser.add_argument("--for", dest="watch", default="30s", metavar="TIME", help="how long to watch (default 30s)")
+    parser.add_argument("--for", dest="watch", metavar="TIME", help="how long to watch (default 30s; 8s with --prove)")
     parser.add_argument("--pid", type=int, help="process id of the engine on this host: adds its CPU use")
     parser.add_argument("--probe", action="store_true", help="also send light traffic and time it (default: read-only)")
+    parser.add_argument(
+        "--prove",
+        action="store_true",
+        help="test what is found: SOURCE is a server (tests that need no restart), or a model to start with --engine",
+    )
+    parser.add_argument("--engine", help="with --prove: the engine to start (default llamacpp)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="with --prove: an engine knob")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="of a trace: write it with its gaps named (.json.gz)"
+    )
+    parser.add_argument("--folded", type=Path, metavar="FILE", help="of a trace: write folded stacks for flame graphs")
     parser.add_argument("--api-key", default="", help="sent as a bearer token")
     parser.add_argument("--model", help="a folder with config.json or a .gguf file: compares steps with the roofline")
     parser.add_argument("--device", help="catalogue name or auto: the device of that roofline")
@@ -63,6 +73,13 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
     slo = parse_slo(args.slo) if args.slo else None
     device, model = _device(args), _model(args.model)  # before anything is watched: a wrong name costs no wait
     source, path = args.source, Path(args.source)
+    if args.prove:
+        from powerband.cli.locate_prove import prove_source
+
+        address = bool(_ADDRESS.fullmatch(source)) and not path.exists()
+        return prove_source(args, url=address, model=model, device=device, slo=slo)
+    if args.engine or args.set:
+        raise RequestError("--engine and --set start an engine, which locate does only with --prove", hint=_HINT)
     if _ADDRESS.fullmatch(source) and not path.exists():
         seen = _watch(args)
     elif (path / "run.json").is_file():
@@ -70,7 +87,7 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
 
         seen = read_run(path)
     elif path.is_file():
-        return _trace(path)
+        return _stated(path) if path.suffix == ".toml" else _trace(args, path, model, device)
     else:
         seen = _stored(args.home, source)
     if model is None and device is not None and Path(seen.config.model).exists():
@@ -78,7 +95,21 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
     return diagnose(seen, model=model, device=device, slo=slo)
 
 
-def _trace(path: Path) -> Diagnosis:
+def _stated(path: Path) -> Diagnosis:
+    """Facts of an incident, as somebody states them in a TOML file."""
+    import msgspec
+
+    from powerband.locate.stated import diagnose_facts
+    from powerband.records.facts import Facts
+
+    try:
+        return diagnose_facts(msgspec.toml.decode(path.read_bytes(), type=Facts))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        fields = ", ".join(Facts.__struct_fields__)
+        raise RequestError(f"cannot read stated facts in {path.name}: {error}", hint=f"fields: {fields}") from None
+
+
+def _trace(args: argparse.Namespace, path: Path, model: ModelSpec | None, device: DeviceSpec | None) -> Diagnosis:
     """A profiler trace; what its first bytes say counts, not its name."""
     from powerband.locate.timeline import diagnose_timeline
     from powerband.probes.kineto import read_kineto
@@ -89,7 +120,20 @@ def _trace(path: Path) -> Diagnosis:
             f"{path.name} is an Nsight Systems report that was not exported",
             hint=f"export it first: nsys export --type sqlite {path.name}",
         )
-    return diagnose_timeline(read_nsys(path) if is_sqlite(path) else read_kineto(path))
+    timeline = read_nsys(path) if is_sqlite(path) else read_kineto(path)
+    if args.perfetto or args.folded:
+        from powerband.locate.gaps import find_gaps
+        from powerband.report.annotated import write_annotated, write_folded
+
+        gaps = find_gaps(timeline)
+        try:
+            if args.perfetto:
+                write_annotated(args.perfetto, timeline, gaps.start_ns, gaps.end_ns, gaps.parts)
+            if args.folded:
+                write_folded(args.folded, timeline, gaps.parts)
+        except OSError as error:
+            raise RequestError(f"cannot write {error.filename}: {error.strerror}", hint="name another file") from None
+    return diagnose_timeline(timeline, model=model, device=device)
 
 
 def _stored(home: Path, run_id: str) -> Run:
@@ -120,7 +164,7 @@ def _device(args: argparse.Namespace) -> DeviceSpec | None:
 
 
 def _watch(args: argparse.Namespace) -> Run:
-    seconds = parse_duration(args.watch)
+    seconds = parse_duration(args.watch or "30s")
     if args.pid is not None and not _lives(args.pid):
         raise RequestError(f"no process {args.pid} on this host", hint="--pid is the engine's process id here")
     url = base_url(args.source)
@@ -135,13 +179,14 @@ def _lives(pid: int) -> bool:
 
 def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
     """Read-only: the server's metrics, and this host where it is the server's."""
+    from powerband.probes.host import is_here, serving_pid
     from powerband.probes.watch import watch_server
 
-    here = args.pid is not None or _is_local(url)
+    here = args.pid is not None or is_here(urlsplit(url).hostname or "")
     seen = watch_server(
         url,
         seconds,
-        engine_pid=args.pid,
+        engine_pid=args.pid or serving_pid(url),
         watch_host=here,
         api_key=args.api_key,
         progress=None if args.quiet else _show,
@@ -178,6 +223,7 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
     from powerband.load.tokens import first_model
     from powerband.load.traffic import build_workload
     from powerband.measure import observe
+    from powerband.probes.host import serving_pid
 
     workload = build_workload(
         args.traffic or _DEFAULT_PROBE,
@@ -195,7 +241,7 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
         api_key=args.api_key,
         read_effective=lambda: Missing(missing="the server was not asked for its settings"),
     )
-    running.pid = args.pid
+    running.pid = args.pid or serving_pid(url)
     return observe(
         running,
         Target(url, model, api_key=args.api_key or None, extra_body=extra),
@@ -205,14 +251,6 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
         command=shlex.join(["powerband", *sys.argv[1:]]),
         cut_s=seconds,
     )
-
-
-def _is_local(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _show(left_s: float, sample: EngineSample) -> None:

@@ -61,7 +61,7 @@ class Answer:
     """What one request gets; the scheduler calls ``emit`` when tokens are due and learns whether the answer is over."""
 
     __slots__ = (
-        "asked", "chat", "context", "fault", "first_s", "gone", "include_usage", "index", "on_over",
+        "as_text", "asked", "chat", "context", "fault", "first_s", "gone", "include_usage", "index", "on_over",
         "options", "prefilled", "prompt_tokens", "read_s", "sent", "sink", "started_s", "stop_at", "stream", "times_s",
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ class Answer:
         self.started_s = read_s  # when the engine took it up
         self.first_s: float | None = None  # when its first token went out
         self.sent = 0
+        self.as_text = False  # the prompt has to be tokenised
         self.prefilled = 0  # prompt tokens computed so far, kept by the batched scheduler
         self.context = prompt_tokens  # tokens to compute before the next answer token: grows after a preemption
         self.gone = False  # the client went away, or a fault ended it

@@ -45,6 +45,7 @@ class Options:
     kv_policy: str = _option("preempt", "batched: pool full: preempt and recompute, or queue", ("preempt", "queue"))
     bits: int = _option(16, "width of the imitated weights: 8 and 4 shorten a step and change the answers")
     tokenizer_ms: float = _option(0.0, "serial host work before a request can be scheduled")
+    text_ms: float = _option(0.0, "more of it for a prompt that comes as text and not as token ids")
     # faults
     error_rate: float = _option(0.0, "share of requests answered with HTTP 503, evenly spread")
     fault_every: int = _option(1, "the stream faults below hit each Nth request only")
@@ -91,6 +92,7 @@ def parse_options(argv: list[str]) -> Options:
 def check_options(options: Options) -> None:
     """Raise RequestError where a time is negative, a rate is no share, or a size is below its least."""
     least = {"ttft_ms": 0, "itl_ms": 0, "step_ms": 0, "step_ms_per_seq": 0, "tokenizer_ms": 0, "startup_delay": 0}
+    least |= {"text_ms": 0}
     least |= {"slots": 1, "chunk_tokens": 1, "vocab": 1, "tokens_per_chunk": 1, "fault_every": 1, "port": 0}
     least |= {"kv_tokens": 0, "context": 0, "eos_after": 0, "die_after": 0}
     for name, low in least.items():

@@ -116,11 +116,12 @@ class Batched:
         self._timer: Handle | None = None
 
     def submit(self, answer: Answer) -> None:
-        if not self._options.tokenizer_ms:
+        host_s = (self._options.tokenizer_ms + (self._options.text_ms if answer.as_text else 0.0)) / 1e3
+        if not host_s:
             self._enqueue(answer)
             return
         start = max(self._loop.time(), self._tokenizer_free_s)
-        self._tokenizer_free_s = start + self._options.tokenizer_ms / 1e3
+        self._tokenizer_free_s = start + host_s
         self._loop.call_at(self._tokenizer_free_s, self._enqueue, answer)
 
     def _enqueue(self, answer: Answer) -> None:

@@ -250,6 +250,7 @@ class Connection(asyncio.Protocol):
             options, self, index=index, prompt_tokens=prompt_tokens, asked=asked, stream=body.stream, chat=chat,
             include_usage=options_usage, ignore_eos=body.ignore_eos, read_s=read_s, on_over=server.over,
         )  # fmt: skip
+        self._answer.as_text = chat or isinstance(body.prompt, str)
         server.scheduler.submit(self._answer)
 
     def _refuse(self, status: int, message: str) -> None:

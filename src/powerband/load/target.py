@@ -25,7 +25,8 @@ class Target:
 
     ``keep_alive`` reuses connections; off by default, because a reused connection that the server has just closed
     shows as an error which a new one does not have. ``timeout_s`` is per request (None: only the run's deadline).
-    ``tokenizer`` is a tokenizer.json, or its folder, to make prompts of an exact length with.
+    ``tokenizer`` is a tokenizer.json, or its folder, to make prompts of an exact length with. ``as_text`` sends text
+    even where the endpoint takes token ids, so that the server has to tokenise.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Target:
     timeout_s: float | None = None
     verify_tls: bool = True
     tokenizer: str | None = None
+    as_text: bool = False
 
     def address(self) -> tuple[str, int, bool, str]:
         """Host, port, whether TLS, and the path before the endpoint's own; raises RequestError on a bad URL."""

@@ -38,7 +38,7 @@ def find_tokens(target: Target, seed: int) -> TokenSource:
     by the server's usage.
     """
     rng = np.random.default_rng([seed, 1])
-    takes_ids = target.endpoint in ("completions", "llamacpp")
+    takes_ids = target.endpoint in ("completions", "llamacpp") and not target.as_text
     if target.tokenizer is not None:
         return _local_tokens(target, LocalTokenizer(Path(target.tokenizer)), rng, takes_ids)
     if takes_ids:

@@ -6,7 +6,10 @@ from collections import Counter
 import numpy as np
 
 from powerband.locate.gaps import GAP_PARTS, Busy, Gaps, find_gaps, shares, split_busy
+from powerband.locate.trace_steps import describe_steps, read_steps
 from powerband.records.finding import Cause, Diagnosis, Finding
+from powerband.records.hardware import DeviceSpec
+from powerband.records.model import ModelSpec
 from powerband.records.timeline import KERNEL, Timeline
 from powerband.records.units import format_duration
 
@@ -24,10 +27,13 @@ _DECODE = re.compile(r"generation_(\d+)|decode[^0-9]{0,4}bs=(\d+)", re.IGNORECAS
 _PREFILL = re.compile(r"context_[1-9]|prefill|extend", re.IGNORECASE)
 
 
-def diagnose_timeline(timeline: Timeline) -> Diagnosis:
+def diagnose_timeline(
+    timeline: Timeline, *, model: ModelSpec | None = None, device: DeviceSpec | None = None
+) -> Diagnosis:
     """Busy ratio over the union of streams, the window in parts that sum, and findings by what was waited for.
 
-    The window runs from the first to the last piece of device work.
+    The window runs from the first to the last piece of device work. With ``model`` and ``device`` the decode steps that
+    an engine marks are compared with the roofline.
     """
     busy, gaps = split_busy(timeline), find_gaps(timeline)
     ratio = busy.busy_ns / busy.window_ns if busy.window_ns else 1.0
@@ -47,7 +53,7 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
         gpu_busy_ratio=ratio,
         unseen=("how well kernels use the device while they run: a trace holds no counters",),
         reason=findings[0].evidence,
-        notes=(*timeline.notes, *_notes(timeline, busy, gaps)),
+        notes=(*timeline.notes, *_notes(timeline, busy, gaps), *_steps(timeline, model, device)),
     )
 
 
@@ -213,6 +219,15 @@ def _top_kernels(timeline: Timeline) -> str:
         f"{timeline.name_of(index)[:48]} {sum_ns / total:.0%}" for index, sum_ns in by_name.most_common() if sum_ns
     )
     return f"most in {listed}" if listed else "no kernel ran"
+
+
+def _steps(timeline: Timeline, model: ModelSpec | None, device: DeviceSpec | None) -> tuple[str, ...]:
+    sequences = decode_sequences(timeline)
+    if sequences is None:
+        return ()
+    decoding = [index for index, name in enumerate(timeline.names) if _DECODE.search(name)]
+    steps = read_steps(timeline, decoding)
+    return () if steps is None else (describe_steps(steps, sequences, model, device),)
 
 
 def _notes(timeline: Timeline, busy: Busy, gaps: Gaps) -> tuple[str, ...]:

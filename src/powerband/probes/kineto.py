@@ -36,8 +36,8 @@ _COMMUNICATION = ("nccl", "rccl", "oneccl", "all_reduce", "allreduce", "all_gath
 # Host functions that wait for something else than the device.
 _WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "accept")
 _LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py")
-# Beyond this the columns alone need more than a gigabyte.
-_MAX_EVENTS = 20_000_000
+# Beyond these the columns need more than a gigabyte; device work is looked at in many more columns than the rest.
+_MAX_EVENTS, _MAX_WORK = 20_000_000, 5_000_000
 _NO_ARGS = Args()
 
 
@@ -59,6 +59,7 @@ class _Reading:
     meanings: dict[int, str] = field(default_factory=dict)  # what a name says about its event, by index of the name
     odd: Counter[str] = field(default_factory=Counter)
     total: int = 0
+    pieces_of_work: int = 0
 
 
 def read_kineto(path: Path) -> Timeline:
@@ -75,6 +76,10 @@ def read_kineto(path: Path) -> Timeline:
                 hint="record fewer steps, or without Python stacks",
             )
         _take_block(reading, events)
+        if reading.pieces_of_work > _MAX_WORK:
+            raise RequestError(
+                f"{path.name} holds more than {_MAX_WORK:,} pieces of device work", hint="record fewer steps"
+            )
     if reading.work.empty:
         raise RequestError(
             f"{path.name} holds no GPU events in {reading.total} events",
@@ -119,6 +124,7 @@ def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end
             if _meaning(reading, name, rows, names) == "communication":
                 kinds[names == name] = COMMUNICATION
     if rows:
+        reading.pieces_of_work += len(rows)
         reading.kinds.append(kinds)
         reading.devices.append(reading.device_names.of_all(devices))
     reading.work.add(start, end, lanes, names, _ints(ids))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from powerband.probes.trace_columns import Columns
 from powerband.records.timeline import Ints, Spans, Timeline
@@ -42,24 +43,27 @@ def build_timeline(
     """The device with the most work; ``calls`` carry their correlation id as the extra number."""
     busiest = int(np.argmax(np.bincount(work.device, weights=(work.end_ns - work.start_ns).astype(float))))
     mine = work.device == busiest
-    if not mine.all():
+    chosen: NDArray[np.bool_] | slice = mine
+    if mine.all():
+        chosen = slice(None)  # views: a large trace does not stand twice in memory
+    else:
         notes.append(
             f"the trace holds {np.unique(work.device).size} devices; this is the one with the most work, "
             f"{np.count_nonzero(mine)} of {mine.size} pieces"
         )
-    zero_ns = int(work.start_ns[mine][0])
+    zero_ns = int(work.start_ns[chosen][0])
     call_start, call_end, call_thread, call_name, call_id = calls.table()
     call_spans = Spans(call_start - zero_ns, call_end - zero_ns, call_thread, call_name)
-    start = work.start_ns[mine] - zero_ns
-    launch, doubts = check_launches(start, call_spans, match_launches(work.correlation[mine], call_id))
+    start = work.start_ns[chosen] - zero_ns
+    launch, doubts = check_launches(start, call_spans, match_launches(work.correlation[chosen], call_id))
     return Timeline(
         source=source,
         device=device_names[busiest],
         work_start_ns=start,
-        work_end_ns=work.end_ns[mine] - zero_ns,
-        work_stream=work.stream[mine],
-        work_kind=work.kind[mine],
-        work_name=work.name[mine],
+        work_end_ns=work.end_ns[chosen] - zero_ns,
+        work_stream=work.stream[chosen],
+        work_kind=work.kind[chosen],
+        work_name=work.name[chosen],
         work_launch=launch,
         calls=call_spans,
         ops=ops.spans(zero_ns),

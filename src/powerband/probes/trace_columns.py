@@ -82,10 +82,17 @@ class Columns:
         """The columns sorted by start; the pieces are given up."""
         if not self.pieces:
             return _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS
-        start, end, thread, name, extra = (np.concatenate(column) for column in zip(*self.pieces, strict=True))
+        waiting = [list(column) for column in zip(*self.pieces, strict=True)]
         self.pieces.clear()
-        order = np.argsort(start, kind="stable")
-        return start[order], end[order], thread[order], name[order], extra[order]
+        columns: list[Ints] = []
+        for pieces in waiting:  # a column at a time, so that no more than one stands twice in memory
+            columns.append(np.concatenate(pieces))
+            pieces.clear()
+        order = np.argsort(columns[0], kind="stable")
+        for k in range(len(columns)):
+            columns[k] = columns[k][order]
+        start, end, thread, name, extra = columns
+        return start, end, thread, name, extra
 
     def spans(self, zero_ns: int) -> Spans:
         start, end, thread, name, _ = self.table()

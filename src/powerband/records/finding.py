@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from powerband.records.value import Record
+from powerband.records.value import Interval, Record
 
 Cause = Literal[
     "launch_bound",
@@ -41,6 +41,25 @@ class Share(Record):
     share: float
 
 
+class Proof(Record):
+    """One test of a cause: what was changed, what that did, and what it says; ``gain`` above 1 is an improvement.
+
+    ``before`` and ``after`` are means of ``metric`` over paired windows, whose name ends in its unit.
+    """
+
+    test: str
+    cause: Cause
+    change: str
+    metric: str
+    before: float
+    after: float
+    gain: float
+    interval: Interval | None  # None: too few windows, as the reason says
+    status: Status
+    reason: str
+    run_ids: tuple[str, ...] = ()
+
+
 class Finding(Record):
     """A cause with its size and evidence, the remedy with what it should bring, and the test that would prove it."""
 
@@ -51,6 +70,7 @@ class Finding(Record):
     test: str
     status: Status = "suspected"
     of: Whole = "window"
+    proof: Proof | None = None
 
 
 class Diagnosis(Record):
@@ -71,3 +91,4 @@ class Diagnosis(Record):
     request_breakdown: tuple[Share, ...] = ()
     mean_request_s: float | None = None
     notes: tuple[str, ...] = ()  # what was inferred, and from what
+    proofs: tuple[Proof, ...] = ()  # every test that was run, those of causes that nobody suspected too

@@ -58,3 +58,19 @@ class Timeline:
 
     def name_of(self, index: int) -> str:
         return self.names[index] if 0 <= index < len(self.names) else "?"
+
+
+@dataclass(frozen=True, slots=True)
+class HostOps:
+    """What one host thread did in a trace without device work: framework operators and the steps they belong to.
+
+    ``ops`` nest as calls do; ``steps`` are the program's steps, where it marked them; ``others`` counts operators of
+    other threads, which are not here.
+    """
+
+    source: str
+    ops: Spans
+    steps: Spans
+    names: tuple[str, ...]
+    others: int = 0
+    notes: tuple[str, ...] = ()

@@ -82,7 +82,9 @@ def bars(parts: Sequence[Share], width: int) -> RichTable:
 def _finding(finding: Finding) -> list[RenderableType]:
     size = f"{percent(finding.share)} of {_WHOLES[finding.of]}, {finding.status}"
     head = Text.assemble((words(finding.cause), "bold"), f"  {size}")
-    lines = (("evidence", finding.evidence), ("remedy", finding.remedy), ("proof", finding.test))
+    proof = finding.proof
+    tested = ("test", finding.test) if proof is None else ("proof", f"{proof.test}, {proof.change}: {proof.reason}")
+    lines = (("evidence", finding.evidence), ("remedy", finding.remedy), tested)
     body = RichTable.grid(padding=(0, 1))
     body.add_column(no_wrap=True, style="dim")
     body.add_column()

@@ -179,3 +179,18 @@ def test_communication_is_the_verdict_where_it_is_what_the_device_waits_in() -> 
     work = [(0, 30, KERNEL, -1), (30, 95, COMMUNICATION, -1), (200, 210, KERNEL, -1)]
     causes = [finding.cause for finding in diagnose_timeline(timeline(work)).findings]
     assert "communication_bound" in causes
+
+
+def test_decode_steps_are_timed_from_mark_to_mark() -> None:
+    # A step of 1 ms with kernels of 300 and 350 us, the second overlapped for 50 us: 600 us busy.
+    work = [
+        (step * MS + start, step * MS + end, KERNEL, -1)
+        for step in range(5)
+        for start, end in ((0, 300 * US), (250 * US, 600 * US))
+    ]
+    marks = [(step * MS, step * MS + 900 * US, "execute_context_0(0)_generation_2(2)") for step in range(5)]
+    line = timeline(work, marks=marks)
+    found = diagnose_timeline(line)
+    assert any("4 decode steps of 2: median 1 ms, the device busy for 600 µs" in note for note in found.notes), (
+        found.notes
+    )

@@ -1,0 +1,313 @@
+"""Plant causes in vLLM on one card, take a trace of its decode, and count what locate says.
+
+    . /path/to/vllm-env          # whatever puts `vllm` on PATH
+    PYTHONPATH=src:$PYTHONPATH python3 bench/gpu/planted_vllm.py --device h200 --out results --seeds 5
+
+Needs no model hub: shapes with dummy weights (see account_vllm.py). Four servers start at once, since a start is slow
+and an idle server disturbs nothing; each cause is a setting of one of them, or a load. Every run is kept, so that rules
+can be tried on them later without a card.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import random
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from account_vllm import LLAMA, MODELS, write_model
+
+from powerband.account.ledger import compute_ledger
+from powerband.engines.openai import read_settings
+from powerband.engines.process import free_port, start_process, wait_ready
+from powerband.engines.running import Running
+from powerband.load.target import Target
+from powerband.locate.diagnose import diagnose
+from powerband.locate.timeline import diagnose_timeline
+from powerband.measure import observe, warm_up
+from powerband.probes.checkpoint import read_model
+from powerband.probes.device import read_device
+from powerband.probes.kineto import read_kineto
+from powerband.records.config import EngineConfig
+from powerband.records.errors import PowerbandError
+from powerband.records.run import ClientCheck, Contention
+from powerband.records.workload import RequestSpec, Workload
+from powerband.stores.run_dir import write_run
+
+NS = 1_000_000_000
+# The shape of Llama-3.2-1B with a small vocabulary.
+SMALL = {
+    **LLAMA,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+}
+SHAPES = {"small": SMALL, "8b": MODELS["gqa-8b"]}
+GIB = 1 << 30
+# Full graphs for decode without torch.compile: up in half the time, and decode is what is judged.
+GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32]}
+COMMON = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "enable_prefix_caching": False}
+SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "graphs": ("8b", {**COMMON, "kv_cache_memory_bytes": 16 * GIB, "max_num_seqs": 32}),
+    "eager": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 32, "enforce_eager": True}),
+    "one": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 1, "enforce_eager": True}),
+    "full": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 64, "enforce_eager": True,
+                       "max_model_len": 2048, "num_gpu_blocks_override": 220}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A cause, the server that has it, and the traffic under which it dominates; a closed loop where no rate is."""
+
+    cause: str
+    why: str
+    server: str
+    prompt: tuple[int, int]
+    answer: tuple[int, int]
+    requests: int
+    rate_per_s: float | None = None
+    cut_s: float = 12.0
+    starved: bool = False
+
+
+PLANTS = (
+    Plant("memory_bandwidth_bound", "8B in bf16 with CUDA graphs, one request at a time", "graphs",
+          (60, 70), (80, 100), 8),
+    Plant("compute_bound", "prompts of 4,000 tokens, answers of 3, one at a time (8B)", "graphs",
+          (3900, 4100), (3, 3), 24),
+    Plant("idle_no_work", "one request a second for a card that bears 50", "graphs", (50, 70), (10, 20), 6, 1.0),
+    Plant("scheduler_bound", "the server confined to one core (taskset), 8 to 20 sequences (8B, graphs)", "graphs",
+          (100, 150), (100, 140), 36, 9.0, starved=True),
+    Plant("launch_bound", "1B, enforce_eager, one request at a time", "eager", (30, 40), (70, 90), 8),
+    Plant("no_batching", "max_num_seqs=1 (1B)", "one", (30, 60), (40, 60), 20, 6.0),
+    Plant("kv_pressure", "num_gpu_blocks_override=220: 3,520 tokens of cache (1B)", "full",
+          (300, 500), (150, 250), 40, 10.0),
+)  # fmt: skip
+
+
+class Row(msgspec.Struct):
+    """One run: what was planted, what was said, and whether the run could be used at all."""
+
+    plant: int
+    seed: int
+    cause: str
+    verdict: str
+    reason: str
+    findings: list[tuple[str, float]]
+    usable: str
+    notes: list[str]
+    output_tokens_per_s: float | None
+
+
+def make_workload(plant: Plant, seed: int) -> Workload:
+    """Even arrivals with jitter, so that no seed is short of requests; uniform lengths."""
+    dice = random.Random(seed)
+    gap_s = 1 / plant.rate_per_s if plant.rate_per_s else 0.0
+    requests = tuple(
+        RequestSpec(
+            offset_ns=round((k + dice.random()) * gap_s * NS),
+            input_tokens=dice.randint(*plant.prompt),
+            output_tokens=dice.randint(*plant.answer),
+        )
+        for k in range(plant.requests)
+    )
+    closed = None if plant.rate_per_s else 1
+    return Workload(requests=requests, source=f"planted {plant.cause}", seed=seed, concurrency=closed)
+
+
+def start(name: str, out: Path, traces: Path) -> Running:
+    """One server with dummy weights, up or an error."""
+    shape, knobs = SERVERS[name]
+    model, port = str(out / "models" / shape), free_port()
+    command = ["vllm", "serve", model, "--load-format", "dummy", "--host", "127.0.0.1", "--port", str(port)]
+    for knob, value in knobs.items():
+        flag = "--" + knob.replace("_", "-")
+        command += [flag] if value is True else [f"--no-{flag[2:]}"] if value is False else [flag, str(value)]
+    if name == "graphs":
+        profiler = {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False,
+                    "ignore_frontend": True, "torch_profiler_dump_cuda_time_total": False}  # fmt: skip
+        command += ["--compilation-config", json.dumps(GRAPHS), "--profiler-config", json.dumps(profiler)]
+    url, began = f"http://127.0.0.1:{port}", time.monotonic()
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    process = start_process(command, log=out / "logs" / f"{name}.log", name="vllm", env=environment, grace_s=15.0)
+    wait_ready(process, url, 200.0, name=f"vllm ({name})")
+    seconds = time.monotonic() - began
+    print(f"{name}: up after {seconds:.0f} s", flush=True)
+    return Running(
+        url,
+        model_id=model,
+        version="vLLM",
+        process=process,
+        startup_s=seconds,
+        read_effective=lambda: read_settings(url, "", dict(knobs)),
+    )
+
+
+@contextlib.contextmanager
+def confined(processes: list[psutil.Process], cores: set[int]) -> Iterator[None]:
+    """Every thread of the processes on these cores, and back on all when the block ends."""
+    everything = os.sched_getaffinity(0)
+    _set_affinity(processes, cores)
+    try:
+        yield
+    finally:
+        _set_affinity(processes, everything)
+
+
+def _set_affinity(processes: list[psutil.Process], cores: set[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, cores)
+
+
+def trace_decode(running: Running, traces: Path, out: Path) -> dict[str, Any]:
+    """A few steps of batch-1 decode over the engine's own profiler endpoint, and the diagnosis of the trace."""
+
+    def post(path: str, body: dict[str, Any] | None = None) -> None:
+        data = json.dumps(body or {}).encode()
+        request = urllib.request.Request(running.url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
+
+    ask = {"model": running.model_id, "prompt": [5] * 64, "max_tokens": 24, "temperature": 0.0, "ignore_eos": True}
+    post("/v1/completions", ask)
+    post("/start_profile")
+    post("/v1/completions", ask)
+    post("/stop_profile")
+    deadline = time.monotonic() + 20
+    while not (found := sorted(traces.rglob("*.json*"))) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    time.sleep(2.0)  # the file is written in pieces
+    for path in found:
+        print(f"trace {path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        try:
+            diagnosis = diagnose_timeline(read_kineto(path))
+        except PowerbandError as error:
+            print(f"  {error.message}", flush=True)
+            continue
+        (out / "vllm-decode.json.gz").write_bytes(path.read_bytes())
+        print(f"  {diagnosis.verdict}: {diagnosis.reason}", flush=True)
+        return msgspec.to_builtins(diagnosis)  # type: ignore[no-any-return]
+    return {"error": "no readable trace"}
+
+
+def run_plant(number: int, seed: int, running: Running, out: Path, device: str) -> Row:
+    plant = PLANTS[number]
+    shape, knobs = SERVERS[plant.server]
+    model, spec = read_model(str(out / "models" / shape)), read_device(device)
+    config = EngineConfig(engine="vllm", model=str(out / "models" / shape), knobs={**knobs})
+    target = Target(url=running.url, model=running.model_id, extra_body={"ignore_eos": True})
+    workload = make_workload(plant, seed)
+    root = psutil.Process(running.pid)
+    engine = [root, *root.children(recursive=True)] if plant.starved else []
+    first = min(os.sched_getaffinity(0))
+    with confined(engine, {first}):
+        warm_up(target, workload)
+        run = observe(
+            running, target, config, workload, run_id=f"{plant.cause}-{seed}", command="bench", cut_s=plant.cut_s
+        )
+    write_run(out / "runs" / run.run_id, run)
+    ledger = compute_ledger(model, spec, config, remedies=False)
+    found = diagnose(run, ledger=ledger, model=model, device=spec)
+    usable = "ok"
+    if isinstance(run.client, ClientCheck) and run.client.verdict == "limited":
+        usable = f"client-limited: {run.client.reason}"
+    if isinstance(run.contention, Contention) and run.contention.contended:
+        usable = f"contended: {run.contention.reason}"
+    return Row(
+        plant=number,
+        seed=seed,
+        cause=plant.cause,
+        verdict=found.verdict,
+        reason=found.reason,
+        findings=[(finding.cause, round(finding.share, 3)) for finding in found.findings],
+        usable=usable,
+        notes=list(found.notes),
+        output_tokens_per_s=run.metrics().output_tokens_per_s,
+    )
+
+
+def start_all(out: Path, traces: Path) -> dict[str, Running]:
+    """All servers at once; one that fails beside the others is started again alone."""
+    running: dict[str, Running] = {}
+    with concurrent.futures.ThreadPoolExecutor(len(SERVERS)) as pool:
+        tasks = {name: pool.submit(start, name, out, traces) for name in SERVERS}
+    for name, task in tasks.items():
+        running |= try_start(name, task.result)
+    for name in SERVERS.keys() - running.keys():
+        running |= try_start(name, lambda name=name: start(name, out, traces))  # type: ignore[misc]
+    return running
+
+
+def try_start(name: str, get: Callable[[], Running]) -> dict[str, Running]:
+    try:
+        return {name: get()}
+    except PowerbandError as error:
+        print(f"{name}: {error.message}\n  " + "\n  ".join(getattr(error, "log_tail", ())[-6:]), flush=True)
+        return {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="h200")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--budget-s", type=float, default=300.0, help="no run is begun after this many seconds")
+    args = parser.parse_args()
+    began = time.monotonic()
+    work, traces = args.out / "work", args.out / "work" / "traces"
+    traces.mkdir(parents=True, exist_ok=True)
+    for shape, config in SHAPES.items():
+        write_model(work / "models" / shape, config)
+    servers = start_all(work, traces.resolve())
+    try:
+        if "graphs" in servers:
+            try:
+                diagnosis = trace_decode(servers["graphs"], traces, args.out)
+            except OSError as error:
+                diagnosis = {"error": f"no trace: {error}"}
+                print(diagnosis, flush=True)
+            (args.out / "vllm-decode.diagnosis.json").write_bytes(msgspec.json.encode(diagnosis))
+        # Seed by seed, so that a budget that runs out leaves every cause with as many.
+        for seed in range(1, args.seeds + 1):
+            for number, plant in enumerate(PLANTS):
+                if plant.server in servers and time.monotonic() - began < args.budget_s:
+                    judge(run_plant(number, seed, servers[plant.server], work, args.device), args.out)
+    finally:
+        for running in servers.values():
+            running.stop()
+        for name in ("runs", "logs"):
+            if (work / name).is_dir():
+                with tarfile.open(args.out / f"{name}.tar.gz", "w:gz") as archive:
+                    archive.add(work / name, arcname=name)
+    print(f"{time.monotonic() - began:.0f} s in all", flush=True)
+    return 0
+
+
+def judge(row: Row, out: Path) -> None:
+    with (out / "planted-vllm.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+    mark = "right" if row.verdict == row.cause else row.verdict
+    print(f"{row.plant} {row.cause:<24} seed {row.seed} {mark:<24} {row.usable}\n    {row.reason}", flush=True)
+    print(f"    {row.findings} {row.output_tokens_per_s}\n    {row.notes[-1:]}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

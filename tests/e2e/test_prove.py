@@ -1,0 +1,48 @@
+"""Proof over a real socket: causes planted in the fake engine, tested by changing one thing at a time."""
+
+from pathlib import Path
+
+import pytest
+
+from powerband.engines.fake import Fake
+from powerband.prove import Subject, prove
+from powerband.records.config import EngineConfig, Value
+from powerband.records.workload import RequestSpec, Workload
+
+NS = 1_000_000_000
+
+
+def test_what_is_planted_is_proved(tmp_path: Path) -> None:
+    # A step takes 10 ms whatever is in it: one slot answers 8 tokens in 80 ms and serves 12 of 20 requests a second.
+    # Text costs 60 ms of a serial tokenizer, token ids nothing: as text the same requests fall behind.
+    knobs: dict[str, Value] = {"slots": 1, "step_ms": 10.0, "step_ms_per_seq": 0.1, "text_ms": 60.0}
+    requests = tuple(RequestSpec(offset_ns=k * NS // 20, input_tokens=8, output_tokens=8) for k in range(20))
+    found = prove(
+        Subject(
+            config=EngineConfig(engine="fake", model="fake", knobs=knobs),
+            workload=Workload(requests=requests, source="test"),
+            folder=tmp_path,
+            name="prove",
+            command="test",
+            cut_s=4.0,
+            engine=Fake(),
+            fixed=frozenset(knobs),
+            repeats=2,
+        )
+    )
+    first = found.findings[0]
+    if first.cause in ("undecided", "client_limited"):
+        pytest.skip(f"the machine was too busy to judge the engine: {found.reason}")
+    said: dict[tuple[str, str], str] = {(proof.test, proof.cause): proof.status for proof in found.proofs}
+    assert found.verdict == "no_batching", found.reason
+    # On a busy machine an interval from two windows may be too wide; it must never point the other way.
+    for test, cause in (
+        ("more seats", "no_batching"),
+        ("batch sweep", "no_batching"),
+        ("token ids against text", "tokenizer_bound"),
+    ):
+        assert said[test, cause] != "refuted", found.proofs
+    assert first.proof is not None
+    assert first.proof.gain > 1.1
+    assert all((tmp_path / name / "run.json").is_file() for proof in found.proofs for name in proof.run_ids)
+    assert any(note.startswith(f"{len(found.proofs)} tests: 2 windows a side") for note in found.notes)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from powerband.account.capacity import users_at
 from powerband.account.plan import Plan, Request
 from powerband.account.rules import plan_memory
-from powerband.records.config import EngineConfig
+from powerband.records.config import TENSOR_KNOB, EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
@@ -13,7 +13,6 @@ from powerband.records.value import Record
 from powerband.records.workload import Workload
 
 _COUNTS = (1, 2, 4, 8)
-_TENSOR = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt-llm": "tp_size", "tgi": "num_shard"}
 
 
 class Fit(Record):
@@ -60,7 +59,7 @@ def _priced(fit: Fit, price: float) -> Fit:
 def _fewest(
     model: ModelSpec, device: DeviceSpec, config: EngineConfig, traffic: Workload | None, version: str
 ) -> Fit | None:
-    knob = _TENSOR.get(config.engine)
+    knob = TENSOR_KNOB.get(config.engine)
     for count in _COUNTS if knob and device.kind == "gpu" else (1,):
         if count > 1 and model.heads % count:
             continue

@@ -17,7 +17,9 @@ DTYPE_BYTES: dict[str, float] = {
     "bfloat16": 2,
     "fp8": 1,
     "fp8_e4m3": 1,
+    "fp8_e4m3fn": 1,
     "fp8_e5m2": 1,
+    "nvfp4": 9 / 16,  # 16 values of 4 bits and a scale of 8
     "int8": 1,
     "fp8_ds_mla": 656 / 576,  # 512 fp8 values, 4 f32 scales and 64 rotary values of 16 bits (vLLM, FlashMLA)
     "q8_0": 34 / 32,

@@ -11,7 +11,7 @@ from powerband.account.capacity import users_at
 from powerband.account.plan import Plan, Request
 from powerband.account.rules import plan_memory
 from powerband.account.weights import requantised
-from powerband.records.config import EngineConfig, Value
+from powerband.records.config import TENSOR_KNOB, EngineConfig, Value
 from powerband.records.errors import RequestError
 from powerband.records.memory import Remedy
 from powerband.records.units import format_bytes
@@ -25,7 +25,6 @@ _CACHE: dict[str, list[dict[str, Value]]] = {
 }
 _LENGTH = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt-llm": "max_seq_len", "llamacpp": "n_ctx"}
 _WEIGHTS = {"llamacpp": ("q8_0", "q4_0")}
-_TENSOR = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt-llm": "tp_size", "tgi": "num_shard"}
 
 
 def suggest_remedies(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[Remedy]:
@@ -110,9 +109,9 @@ def _wanted_length(plan: Plan, traffic: Workload | None) -> int:
 
 
 def _cards(request: Request) -> Iterator[tuple[str, str, Request]]:
-    if request.device.kind == "cpu" or request.config.engine not in _TENSOR:
+    if request.device.kind == "cpu" or request.config.engine not in TENSOR_KNOB:
         return
-    knob = _TENSOR[request.config.engine]
+    knob = TENSOR_KNOB[request.config.engine]
     now = request.config.knobs.get(knob, request.count)
     for factor in (2, 4, 8):
         count = factor * (now if isinstance(now, int) else 1)

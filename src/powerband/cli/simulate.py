@@ -4,7 +4,7 @@ import argparse
 import itertools
 from typing import Any
 
-from powerband.cli import options
+from powerband.cli import options, parallel
 from powerband.records.config import EngineConfig, Knob, parse_settings
 from powerband.records.errors import RequestError, unknown_name
 from powerband.records.run import Run
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replicas", type=int, default=1, help="engines behind a router (default 1)")
     parser.add_argument("--router", choices=("least_loaded", "round_robin"), default="least_loaded")
+    parallel.add_arguments(parser)
     parser.add_argument("--deadline", metavar="TIME", help="what has not ended by then counts as dropped, such as 60s")
     parser.add_argument(
         "--calibrate", action="append", default=[], metavar="RUN", help="fit the step time to a run of the journal"
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.replicas <= 1000:
         raise RequestError(f"--replicas {args.replicas} is not possible", hint="accepted: 1 to 1000")
     configs = _configs(args)
+    if args.plan or args.trace:
+        return parallel.run(args, configs[0], _stored_runs(args))
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     model, device = read_model(args.model), read_device(args.device)

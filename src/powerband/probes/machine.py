@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from powerband.probes.host import HostProbe
+from powerband.probes.topology import Interconnect, read_interconnect
 from powerband.records.value import Missing, Record
 
 # Extensions that the engines' CPU kernels choose between (ggml, oneDNN, OpenVINO).
@@ -48,6 +49,7 @@ class Machine(Record):
     other_cores: float
     steal_cores: float
     busiest: tuple[BusyProcess, ...]
+    interconnect: Interconnect | Missing = Missing(missing="not read")
 
 
 def read_machine(folder: Path, *, watch_s: float = 1.0) -> Machine:
@@ -73,6 +75,7 @@ def read_machine(folder: Path, *, watch_s: float = 1.0) -> Machine:
         other_cores=host.other_cores,
         steal_cores=host.steal_cores,
         busiest=_busiest(before, after, host.interval_s),
+        interconnect=read_interconnect(),
     )
 
 

@@ -12,6 +12,9 @@ from powerband.records.value import Record
 
 Value = bool | int | float | str
 
+# The knob that sets how many cards share each layer, by engine; the others have none.
+TENSOR_KNOB = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt-llm": "tp_size", "tgi": "num_shard"}
+
 
 class Knob(Record):
     """One engine setting, in the engine's own spelling.
@@ -79,6 +82,11 @@ class EngineConfig(Record):
     def changes_from(self, other: "EngineConfig") -> dict[str, Value]:
         """The knobs that differ from ``other``, with the values here."""
         return {name: value for name, value in self.knobs.items() if other.knobs.get(name) != value}
+
+
+def tensor_parallel(config: EngineConfig) -> int:
+    """How many cards share each layer; 1 where the config does not say."""
+    return max(1, int(config.knobs.get(TENSOR_KNOB.get(config.engine, ""), 1)))
 
 
 class Effective(Record, tag_field="is", tag="effective"):

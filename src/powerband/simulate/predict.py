@@ -140,13 +140,17 @@ class Predictor:
 
 def step_spread(step: StepTime, figures: Figures, limits: Limits) -> float:
     """Relative standard deviation of the step time at the mean batch, contexts and share of prompt tokens."""
+    return step.spread(mean_parts(step, figures, limits))
+
+
+def mean_parts(step: StepTime, figures: Figures, limits: Limits) -> tuple[float, ...]:
+    """Datasheet seconds by factor of a step as the simulated run had them on average."""
     sequences = min(max(1, round(figures.batch)), limits.slots)
     prefill = round(sequences * figures.prompt_share)
-    parts = step.parts(
+    return step.parts(
         sequences=sequences,
         context_tokens=sequences * figures.mean_context,
         prefill_tokens=prefill,
         pairs=prefill * figures.mean_prompt / 2,
         sampled=sequences,
     )
-    return step.spread(parts)

@@ -1,9 +1,10 @@
 """The seconds that one engine step needs by the datasheet, term by term, before any measurement."""
 
-from powerband.records.config import EngineConfig
+from powerband.records.config import TENSOR_KNOB, EngineConfig, tensor_parallel
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.value import Record
+from powerband.simulate.all_reduce import step_collectives
 from powerband.simulate.efficiency import CPU, GPU, extra_layers_s
 from powerband.simulate.work import compute_work, matmul_flops_per_s
 
@@ -21,7 +22,9 @@ DTYPE_BYTES = {
     "auto": 2.0,
     "fp8": 1.0,
     "fp8_e4m3": 1.0,
+    "fp8_e4m3fn": 1.0,
     "fp8_e5m2": 1.0,
+    "nvfp4": 9 / 16,
     "int8": 1.0,
     "q8_0": 34 / 32,
     "q5_1": 24 / 32,
@@ -34,7 +37,7 @@ DTYPE_BYTES = {
 
 # Knobs that compute_terms reads: configs that agree on them have the same terms.
 TERM_KNOBS = (
-    "tensor_parallel_size",
+    *sorted(set(TENSOR_KNOB.values())),
     "n_threads",
     "n_threads_batch",
     "n_ubatch",
@@ -43,7 +46,6 @@ TERM_KNOBS = (
     "kv_cache_dtype",
     "enforce_eager",
 )
-ALL_REDUCE_LATENCY_S = 12e-6  # small-message NCCL all-reduce within a node (assumed)
 EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
 # ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with
 # 1 to 8 slots: 11, 20, 29, 28, 39, 40, 48, 52 ms a step.
@@ -104,11 +106,12 @@ UNKNOWN_TERMS = Terms(
 def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> Terms:
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 
-    Knobs that change a term: ``tensor_parallel_size``, the threads of a CPU, the KV cache types, ``n_ubatch``,
-    ``enforce_eager``. Every other knob is unknown here and leaves the terms as they are.
+    Knobs that change a term: tensor parallelism in the engine's spelling, the threads of a CPU, the KV cache types,
+    ``n_ubatch``, ``enforce_eager``. Every other knob is unknown here and leaves the terms as they are.
     """
     eff = CPU if device.kind == "cpu" else GPU
-    tp = max(1, int(config.knobs.get("tensor_parallel_size", 1)))
+    tp = tensor_parallel(config)
+    collective_s, collective_token_s = step_collectives(model, device, tp)
     single, several = thread_shares(device, config)
     bandwidth = device.bandwidth_bytes_per_s * several
     work = compute_work(model, device, tp, eff)
@@ -133,8 +136,8 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         window_tokens=window,
         state_s=state / kv_bandwidth,
         pair_s=_pair_flops(model) / attention / tp,
-        collective_s=0.0 if tp == 1 else 2 * layers * ALL_REDUCE_LATENCY_S,
-        collective_token_s=0.0 if tp == 1 else _all_reduce_bytes(model, tp) / _link(device),
+        collective_s=collective_s,
+        collective_token_s=collective_token_s,
         request_s=eff.request_s,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
@@ -195,12 +198,3 @@ def _pair_flops(model: ModelSpec) -> float:
         elif group.kind == "mla":
             flops += group.count * 4 * model.heads * (group.head_dim or group.latent_dim)
     return flops
-
-
-def _all_reduce_bytes(model: ModelSpec, tp: int) -> float:
-    """Bytes each rank moves per token: two ring all-reduces a layer of ``hidden`` 16-bit values."""
-    return 2 * model.n_layers * model.hidden * 2 * 2 * (tp - 1) / tp
-
-
-def _link(device: DeviceSpec) -> float:
-    return device.link_bytes_per_s or device.pcie_bytes_per_s or 12e9

@@ -1,0 +1,386 @@
+"""TP 2 against DP 2 against one card, predicted before and measured after, on two cards of one node with vLLM.
+
+    . /path/to/vllm-env                                   # whatever puts `vllm` on PATH
+    PYTHONPATH=src:$PYTHONPATH python3 bench/gpu/parallel.py --device h200 --out results
+
+Two shapes (random weights) at two loads. Predictions are written down first. Then two phases, in each of which the
+servers of both shapes share the cards and are measured one at a time: TP 2 over both cards, and one server a card, of
+which both (DP 2) or one (one card) are used. A profiler trace of TP 2 gives the communication share by itself, and a
+short all-reduce test the link's own figures. Takes 7 to 9 minutes; ``--predict-only`` needs no card.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from account_vllm import LLAMA, MODELS, write_model
+
+from powerband.account.ledger import compute_ledger
+from powerband.engines.process import HOST, ServerProcess, free_port, start_process, wait_ready
+from powerband.load.runner import run_load
+from powerband.load.target import Target
+from powerband.load.traffic import build_workload
+from powerband.probes.checkpoint import read_model
+from powerband.probes.device import read_device
+from powerband.probes.http import read_page
+from powerband.records.config import EngineConfig
+from powerband.records.errors import PowerbandError
+from powerband.records.parallel import ParallelPlan
+from powerband.records.run import Run
+from powerband.records.value import Missing
+from powerband.records.workload import Workload
+from powerband.simulate.parallel import Memory, Question, plan_parallel
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "mha-7b": MODELS["mha-7b"],
+    "mha-13b": {  # Llama-2-13B
+        **LLAMA,
+        "hidden_size": 5120,
+        "intermediate_size": 13824,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 40,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    },
+}
+# Load: traffic and requests. The first leaves the cards idle between small steps, the second fills them.
+LOADS = {"few": ("in=512,out=128,concurrency=8", 96), "many": ("in=512,out=128,concurrency=256", 1024)}
+KNOBS: dict[str, bool | int | float | str] = {
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 8192,
+    "max_model_len": 2048,
+    "gpu_memory_utilization": 0.44,  # two servers share a card
+}
+SIZES = [1 << power for power in range(13, 28, 2)]  # 8 KiB to 128 MiB
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="h200")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--budget", type=float, default=560.0, help="seconds; no measurement begins after that")
+    parser.add_argument("--predict-only", action="store_true")
+    parser.add_argument("--all-reduce-rank", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.all_reduce_rank is not None:
+        return all_reduce_rank(args.all_reduce_rank, args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + args.budget
+    shapes = [name for name in args.shapes.split(",") if name in SHAPES]
+    folders = {name: write_model(args.out / "models" / name, SHAPES[name]) for name in shapes}
+    plans = {(shape, load): predict(folders[shape], args.device, load) for shape in shapes for load in LOADS}
+    save(args.out / "predicted.json", {f"{shape}/{load}": plan for (shape, load), plan in plans.items()})
+    runs: dict[str, dict[str, Any]] = {}
+    if not args.predict_only:
+        (args.out / "facts.txt").write_text(facts(), encoding="utf-8")
+        all_reduce(args.out)
+        for phase in ("tp2", "dp2"):
+            if time.monotonic() < until - 120:
+                runs |= measure_phase(phase, folders, args.out, until)
+            save(args.out / "measured.json", runs)
+    table = draw(plans, runs, args.out)
+    (args.out / "table.txt").write_text(table, encoding="utf-8")
+    print(table)
+    return 0
+
+
+def save(path: Path, document: Any) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1))
+
+
+def workload_of(load: str) -> Workload:
+    traffic, requests = LOADS[load]
+    return build_workload(traffic, requests=requests, scale_lengths=None, scale_rate=None, seed=1)
+
+
+def question_of(folder: Path, device_name: str, load: str) -> Question:
+    model, device = read_model(str(folder)), read_device(device_name)
+
+    def memory_of(config: EngineConfig, ranks: int) -> Memory:
+        ledger = compute_ledger(model, device, config, count=ranks, remedies=False)
+        return Memory(fits=ledger.fits, kv_tokens=ledger.capacity.kv_tokens, shortage=ledger.shortage)
+
+    config = EngineConfig(engine="vllm", model=str(folder), knobs=KNOBS)
+    return Question(model=model, device=device, config=config, cards=2, workload=workload_of(load), memory_of=memory_of)
+
+
+def predict(folder: Path, device_name: str, load: str) -> ParallelPlan:
+    from powerband.simulate.step_time import predict_from_datasheet
+
+    question = question_of(folder, device_name, load)
+    return plan_parallel(question, predict_from_datasheet(question.model, question.device, question.config))
+
+
+def facts() -> str:
+    shown = []
+    for words in (["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+        shown.append(f"$ {' '.join(words)}\n{done.stdout}{done.stderr}")
+    return "\n".join(shown)
+
+
+def all_reduce(out: Path) -> None:
+    """Two ranks, each a process: NCCL's time by message size."""
+    environment = os.environ | {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, __file__, "--out", str(out), "--all-reduce-rank"]
+    ranks = [subprocess.Popen([*command, str(rank)], env=environment | {"RANK": str(rank)}) for rank in (0, 1)]
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(timeout=90)
+        rank.kill()
+
+
+def all_reduce_rank(rank: int, out: Path) -> int:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    rows = []
+    for size in SIZES:
+        data = torch.zeros(size // 2, dtype=torch.bfloat16, device="cuda")
+        for _ in range(10):
+            dist.all_reduce(data)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(50):
+            dist.all_reduce(data)
+        end.record()
+        torch.cuda.synchronize()
+        rows.append({"bytes": size, "us": start.elapsed_time(end) * 1e3 / 50})
+    if rank == 0:
+        save(out / "all_reduce.json", rows)
+    dist.destroy_process_group()
+    return 0
+
+
+def measure_phase(phase: str, folders: dict[str, Path], out: Path, until: float) -> dict[str, dict[str, Any]]:
+    """Start every server of the phase at once, then measure one shape and load after the other."""
+    places = {(shape, card): free_port() for shape in folders for card in ((0,) if phase == "tp2" else (0, 1))}
+    with ThreadPoolExecutor(len(places)) as pool:
+        started = {key: pool.submit(start, phase, folders[key[0]], key, port, out) for key, port in places.items()}
+        servers: dict[tuple[str, int], ServerProcess] = {}
+        for key, future in started.items():
+            try:
+                servers[key] = future.result()
+            except PowerbandError as error:
+                print(f"{phase} {key}: {error.message}", flush=True)
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for shape in folders:
+            ports = [port for key, port in places.items() if key[0] == shape and key in servers]
+            if len(ports) == (1 if phase == "tp2" else 2):
+                found |= measure_shape(phase, shape, folders[shape], ports, until)
+        if phase == "tp2":
+            for shape in folders:
+                if (shape, 0) in servers and time.monotonic() < until - 60:
+                    trace(places[shape, 0], folders[shape])
+    finally:
+        for server in servers.values():
+            server.stop()
+    return found
+
+
+def start(phase: str, folder: Path, key: tuple[str, int], port: int, out: Path) -> ServerProcess:
+    shape, card = key
+    command = ["vllm", "serve", str(folder), "--load-format", "dummy", "--host", HOST, "--port", str(port)]
+    for name, value in KNOBS.items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    if phase == "tp2":
+        traces = {"profiler": "torch", "torch_profiler_dir": str((out / f"trace-{shape}").resolve())}
+        traces |= {"torch_profiler_with_stack": False, "ignore_frontend": True}
+        command += ["--tensor-parallel-size", "2", "--profiler-config", msgspec.json.encode(traces).decode()]
+    else:
+        environment["CUDA_VISIBLE_DEVICES"] = str(card)
+    log = out / f"{phase}-{shape}-{card}.log"
+    began = time.monotonic()
+    server = start_process(command, log=log, name=f"vllm {phase} {shape}", env=environment, grace_s=20.0)
+    wait_ready(server, f"http://{HOST}:{port}", 280.0, name=f"vllm {phase} {shape} card {card}")
+    print(f"{phase} {shape} card {card}: up in {time.monotonic() - began:.0f} s", flush=True)
+    return server
+
+
+def measure_shape(phase: str, shape: str, folder: Path, ports: list[int], until: float) -> dict[str, dict[str, Any]]:
+    splits = {"tp2": [("TP 2 x DP 1", ports)], "dp2": [("TP 1 x DP 2", ports), ("one card", ports[:1])]}[phase]
+    tensor = 2 if phase == "tp2" else 1
+    found = {}
+    for load in LOADS:
+        for split, used in splits:
+            if time.monotonic() > until - 30:
+                print(f"{shape} {load} {split}: left out, no time", flush=True)
+                continue
+            send_all(folder, used, "few", tensor, 8)  # warm-up
+            runs = send_all(folder, used, load, tensor, None)
+            found[f"{shape}/{load}/{split}"] = summary(runs)
+            print(
+                f"{shape} {load} {split}: {found[f'{shape}/{load}/{split}']['output_tokens_per_s']:,.0f} tok/s",
+                flush=True,
+            )
+    return found
+
+
+def send_all(folder: Path, ports: list[int], load: str, tensor: int, requests: int | None) -> list[Run]:
+    """The load dealt to the servers in turn, one client process each, at the same time."""
+    whole = workload_of(load)
+    taken = whole.requests if requests is None else whole.requests[:requests]
+    concurrency = math.ceil((whole.concurrency or 1) / len(ports))
+    jobs = [
+        (
+            port,
+            str(folder),
+            tensor,
+            msgspec.structs.replace(whole, requests=taken[n :: len(ports)], concurrency=concurrency),
+        )
+        for n, port in enumerate(ports)
+    ]
+    with ProcessPoolExecutor(len(jobs)) as pool:
+        return [msgspec.json.decode(data, type=Run) for data in pool.map(send, *zip(*jobs, strict=True))]
+
+
+def send(port: int, model: str, tensor: int, workload: Workload) -> bytes:
+    target = Target(url=f"http://{HOST}:{port}", model=model, extra_body={"ignore_eos": True})
+    loaded = run_load(target, workload, t0_ns=time.monotonic_ns(), deadline_s=120.0)
+    config = EngineConfig(engine="vllm", model=model, knobs={**KNOBS, "tensor_parallel_size": tensor})
+    run = Run(
+        run_id=f"tp{tensor}-{port}-c{workload.concurrency}", basis="measured", config=config,
+        effective=Missing(missing="not read"), workload=workload, traces=loaded.traces, end_ns=loaded.end_ns,
+        client=loaded.client, notes=loaded.notes,
+    )  # fmt: skip
+    return msgspec.json.encode(run)
+
+
+def summary(runs: list[Run]) -> dict[str, Any]:
+    """All servers together; latencies are the mean of the servers' medians."""
+    metrics = [run.metrics() for run in runs]
+    tpot = [one.tpot_s.p50 for one in metrics if not isinstance(one.tpot_s, Missing)]
+    ttft = [one.ttft_s.p50 for one in metrics if not isinstance(one.ttft_s, Missing)]
+    return {
+        "output_tokens_per_s": sum(one.output_tokens_per_s for one in metrics),
+        "tpot_p50_s": sum(tpot) / len(tpot) if tpot else None,
+        "ttft_p50_s": sum(ttft) / len(ttft) if ttft else None,
+        "errors": sum(one.errors for one in metrics),
+        "client": [run.client for run in runs],
+        "runs": runs,
+    }
+
+
+def trace(port: int, folder: Path) -> None:
+    """A few decode steps of eight sequences under the profiler."""
+    url = f"http://{HOST}:{port}"
+    try:
+        read_page(url + "/start_profile", timeout_s=30, body={})
+        whole = workload_of("few")
+        short = tuple(msgspec.structs.replace(request, output_tokens=24) for request in whole.requests[:8])
+        send(port, str(folder), 2, msgspec.structs.replace(whole, requests=short))
+        read_page(url + "/stop_profile", timeout_s=60, body={})
+    except PowerbandError as error:
+        print(f"no trace of {folder.name}: {error.message}", flush=True)
+
+
+def draw(plans: dict[tuple[str, str], ParallelPlan], runs: dict[str, dict[str, Any]], out: Path) -> str:
+    rows = [f"{'shape':<9}{'load':<6}{'split':<13}{'predicted tok/s':>30}{'measured':>10}{'TPOT ms':>16}{'share':>8}"]
+    for (shape, load), plan in plans.items():
+        for split in plan.splits:
+            figures = split.figures
+            if figures is None:
+                continue
+            seen = runs.get(f"{shape}/{load}/{split.name}")
+            said = f"{figures.output_tokens_per_s:,.0f} [{figures.interval.low:,.0f}, {figures.interval.high:,.0f}]"
+            tpot = f"{1e3 * (figures.tpot_p50_s or 0):.2f} -> {_ms(seen)}"
+            mark = "*" if split.name == plan.chosen else " "
+            rows.append(
+                f"{shape:<9}{load:<6}{split.name:<12}{mark}{said:>30}{_tokens(seen):>10}{tpot:>16}"
+                f"{figures.communication.decode:>8.0%}"
+            )
+        rows.append(f"{shape:<9}{load:<6}{'one card':<13}{'':>30}{_tokens(runs.get(f'{shape}/{load}/one card')):>10}")
+        rows.append(f"  {verdict(plan, {name: runs.get(f'{shape}/{load}/{name}') for name in SPLITS})}")
+    return (
+        "\n".join([*rows, "* chosen by the planner", *measured_shares(plans, runs, out), *all_reduce_rows(out)]) + "\n"
+    )
+
+
+SPLITS = ("TP 2 x DP 1", "TP 1 x DP 2")
+
+
+def verdict(plan: ParallelPlan, seen: dict[str, dict[str, Any] | None]) -> str:
+    tokens = {name: one["output_tokens_per_s"] for name, one in seen.items() if one is not None}
+    if len(tokens) < 2 or plan.chosen is None:
+        return f"chosen {plan.chosen}; not measured"
+    best = max(tokens, key=lambda name: tokens[name])
+    ratio = tokens[plan.chosen] / max(value for name, value in tokens.items() if name != plan.chosen)
+    return f"chosen {plan.chosen}: {ratio:.2f}x the other, {'right' if best == plan.chosen else 'WRONG'}"
+
+
+def measured_shares(
+    plans: dict[tuple[str, str], ParallelPlan], runs: dict[str, dict[str, Any]], out: Path
+) -> list[str]:
+    """The communication share by calibration on TP 2 and one card, and by the trace."""
+    from powerband.locate.communication import communication_share
+    from powerband.probes.kineto import read_kineto
+    from powerband.simulate.calibrate import fit_step_time
+    from powerband.simulate.communication import loosened
+    from powerband.simulate.parallel import confirm, shares_of
+    from powerband.simulate.step_time import predict_from_datasheet
+
+    lines = []
+    for (shape, load), plan in plans.items():
+        pair = [runs.get(f"{shape}/{which}/{name}") for which in LOADS for name in ("TP 2 x DP 1", "one card")]
+        measured = [run for one in pair if one is not None for run in one["runs"]]
+        if len({run.config.knobs["tensor_parallel_size"] for run in measured}) == 2:
+            question = question_of(out / "models" / shape, plan.device, load)
+            prior = predict_from_datasheet(question.model, question.device, question.config)
+            after = plan_parallel(question, fit_step_time(measured, loosened(prior)))
+            for one in confirm(plan, after, shares_of(after), "runs").verdicts:
+                lines.append(
+                    f"{shape} {load}: share predicted {one.predicted:.0%}, by TP 2 and one card {one.measured:.0%} "
+                    f"[{one.measured_interval.low:.0%}, {one.measured_interval.high:.0%}]: {one.verdict}"
+                )
+    for shape in {shape for shape, _ in plans}:
+        for path in sorted((out / f"trace-{shape}").glob("*.json*"))[:1]:
+            try:
+                share, interval = communication_share(read_kineto(path))
+            except PowerbandError as error:
+                lines.append(f"{shape}: trace not read: {error.message}")
+                continue
+            lines.append(
+                f"{shape}: share of busy time in a trace of 8 sequences {share:.0%} [{interval.low:.0%}, "
+                f"{interval.high:.0%}]"
+            )
+    return lines
+
+
+def all_reduce_rows(out: Path) -> list[str]:
+    from powerband.simulate.all_reduce import all_reduce_s, link_cost
+
+    path = out / "all_reduce.json"
+    if not path.is_file():
+        return []
+    cost = link_cost(read_device("h200"))
+    return ["all-reduce of 2 cards, us (model / NCCL, no graph):"] + [
+        f"  {row['bytes'] / 1024:>9,.0f} KiB {1e6 * all_reduce_s(row['bytes'], 2, cost):8.1f} {row['us']:8.1f}"
+        for row in msgspec.json.decode(path.read_bytes())
+    ]
+
+
+def _tokens(seen: dict[str, Any] | None) -> str:
+    return "-" if seen is None else f"{seen['output_tokens_per_s']:,.0f}"
+
+
+def _ms(seen: dict[str, Any] | None) -> str:
+    return "-" if seen is None or seen["tpot_p50_s"] is None else f"{1e3 * seen['tpot_p50_s']:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from powerband.account.knobs import MEMORY_KNOBS
 from powerband.account.ledger import compute_ledger
+from powerband.account.reconcile import combined, reconcile
 from powerband.engines.base import Engine, get_engine
 from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
@@ -13,7 +15,7 @@ from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig, Value, parse_settings
 from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
-from powerband.records.memory import MemoryLedger
+from powerband.records.memory import EngineReport, MemoryLedger, Residual
 from powerband.records.model import ModelSpec
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.value import Record
@@ -21,6 +23,7 @@ from powerband.records.workload import Workload
 
 # "auto" offers nine tenths of what one request at a time can serve: naive settings queue for long, good ones need not.
 AUTO_LOAD = 0.9
+_FOUND_LATER = ("auto", "knee")  # rates that the machine sets, once something has run on it
 _PREVIEW_REQUESTS = 2_000
 _TRIALS_IN_A_BUDGET = 14.0
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 8.0, 60.0
@@ -38,12 +41,13 @@ class CaseRequest(Record):
     requests: int | None = None
     scale_lengths: float | None = None
     scale_outputs: float | None = None
-    scale_rate: str | None = None  # a factor, or "auto"
+    scale_rate: str | None = None  # a factor, "auto" or "knee"
     window_s: float | None = None
     slo: str | None = None
     budget_s: float = 1200.0
     repeats: int = 3
     seed: int = 0
+    numerics: bool = False  # turn knobs that alter the answers too; without a gate passed none is recommended
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Case:
     slo: Slo | None
     fixed: dict[str, Value]
     notes: tuple[str, ...] = field(default=())
+    residual: Residual | None = None  # what a start of this engine showed beside its ledger
+    _sizes: dict[bytes, MemoryLedger] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def naive(self) -> EngineConfig:
@@ -74,15 +80,59 @@ class Case:
 
     @property
     def cut_s(self) -> float:
-        """When a trial is cut off. Open loop: a quarter after its arrivals end, at least 10 s; else three windows."""
+        """When a trial is cut off. Open loop: a quarter after its arrivals end, at least 10 s, and late enough for the
+        longest answer to arrive within the SLO; else three windows."""
         if self.workload.request_rate_per_s is None:
             return 3 * window_s(self.request)
-        return self.workload.span_s + max(10.0, 0.25 * self.workload.span_s)
+        return self.workload.span_s + max(10.0, 0.25 * self.workload.span_s, self._promised_s)
+
+    @property
+    def _promised_s(self) -> float:
+        """How long the longest answer may take by the SLO."""
+        if self.slo is None or self.slo.tpot_s is None:
+            return 0.0
+        longest = max(request.output_tokens for request in self.workload.requests)
+        return (self.slo.ttft_s or 0.0) + longest * self.slo.tpot_s
 
     def ledger_of(self, config: EngineConfig) -> MemoryLedger | None:
         if self.model is None or self.device is None:
             return None
-        return compute_ledger(self.model, self.device, config, count=self.request.count, traffic=self.workload)
+        return compute_ledger(
+            self.model,
+            self.device,
+            config,
+            count=self.request.count,
+            traffic=self.workload,
+            residual=self.residual,
+        )
+
+    def size_of(self, config: EngineConfig) -> MemoryLedger | None:
+        """The ledger without traffic and remedies, worked out once for all configs that agree on what bears on memory:
+        a search asks for thousands."""
+        if self.model is None or self.device is None:
+            return None
+        names = {knob.name for knob in MEMORY_KNOBS.get(config.engine, ())} or config.knobs.keys()
+        key = msgspec.json.encode(sorted((name, value) for name, value in config.knobs.items() if name in names))
+        if key not in self._sizes:
+            self._sizes[key] = compute_ledger(
+                self.model, self.device, config, count=self.request.count, residual=self.residual, remedies=False
+            )
+        return self._sizes[key]
+
+    def reconciled(self, config: EngineConfig, report: EngineReport, version: str) -> "Case":
+        """The case whose ledgers take into account what the engine said when it started with ``config``."""
+        ledger = self.ledger_of(config)
+        if ledger is None or self.model is None:
+            return self
+        found = reconcile(
+            ledger,
+            report,
+            engine=config.engine,
+            version=version,
+            family=self.model.family,
+            source="this session's start",
+        )
+        return replace(self, residual=combined(self.residual, found.residual), _sizes={})
 
     def complete(self, config: EngineConfig) -> EngineConfig:
         """Set the knobs that follow from others, unless the user fixed them."""
@@ -93,7 +143,7 @@ class Case:
         reason = self.engine.refuses(config, self.workload)
         if reason is not None:
             return reason
-        ledger = self.ledger_of(config)
+        ledger = self.size_of(config)
         return None if ledger is None or ledger.fits else f"does not fit into {ledger.device}"
 
 
@@ -120,7 +170,7 @@ def prepare(request: CaseRequest) -> Case:
         slo=parse_slo(request.slo) if request.slo is not None else None,
         fixed=parse_settings(list(request.settings), engine.knobs()),
     )
-    return case if request.scale_rate == "auto" else within_window(case, _factor(request.scale_rate))
+    return case if request.scale_rate in _FOUND_LATER else within_window(case, _factor(request.scale_rate))
 
 
 def within_window(case: Case, factor: float) -> Case:
@@ -159,12 +209,14 @@ def _workload(request: CaseRequest, factor: float, requests: int) -> Workload:
 
 
 def _factor(text: str | None) -> float:
-    if text is None or text == "auto":
+    if text is None or text in _FOUND_LATER:
         return 1.0
     try:
         factor = float(text)
     except ValueError:
         factor = math.nan
     if not (math.isfinite(factor) and factor > 0):
-        raise RequestError(f"cannot read --scale-rate {text!r}", hint="write a factor above 0, such as 0.05, or auto")
+        raise RequestError(
+            f"cannot read --scale-rate {text!r}", hint="write a factor above 0, such as 0.05, auto or knee"
+        )
     return factor

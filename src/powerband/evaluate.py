@@ -11,6 +11,7 @@ from powerband.records.run import ClientCheck, Contention, Predicted, Purpose, R
 from powerband.records.slo import Slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
+from powerband.stand import Stand
 from powerband.stores.base import Store
 
 _RETRIES = 1  # of a trial that somebody else's work spoilt: such an episode is usually over by the next one
@@ -46,6 +47,7 @@ class Trials:
         self._store, self._engine = store, engine
         self._slo, self._command, self._watcher = slo, command, watcher
         self.budget_s = budget_s
+        self._stand = Stand(engine)
         self.trials: list[Trial] = store.trials(session_id)
 
     @property
@@ -87,6 +89,14 @@ class Trials:
             trial = Trial(n=len(self.trials) + 1, purpose="tune", config=config, status="pruned", cause=cause)
             self._commit(key, trial, None)
 
+    def close(self) -> None:
+        """Stop an engine that was kept for the next trial."""
+        self._stand.close()
+
+    def _worked(self) -> bool:
+        """Whether the request was right once: what is wrong with it now is this config's fault, or the machine's."""
+        return any(trial.status == "done" for trial in self.trials)
+
     def _recall(self, key: str) -> tuple[Trial, Run | None] | None:
         trial = self._store.trial(self.session_id, key)
         if trial is None:
@@ -109,10 +119,13 @@ class Trials:
                 command=self._command,
                 cut_s=planned.cut_s,
                 on_progress=on_progress,
+                stand=self._stand,
             )
             status, cause = judge(run)
-        except EngineError as error:
-            status, cause = "failed", "; ".join([error.message, *error.log_tail[-1:]])
+        except (EngineError, RequestError) as error:
+            if isinstance(error, RequestError) and not self._worked():
+                raise
+            status, cause = "failed", _cause_of(error)
         trial = Trial(
             n=len(self.trials) + 1,
             purpose=planned.purpose,
@@ -143,6 +156,12 @@ class _Planned(Record):
     purpose: Purpose
     cut_s: float
     predicted: Predicted | None
+
+
+def _cause_of(error: EngineError | RequestError) -> str:
+    """What happened, and the log's last line where the message does not hold it."""
+    last = error.log_tail[-1:] if isinstance(error, EngineError) else ()
+    return "; ".join([error.message, *(line for line in last if line not in error.message)])
 
 
 def judge(run: Run) -> tuple[TrialStatus, str | None]:

@@ -9,6 +9,7 @@ from typing import Literal
 from powerband.case import Case, offered_factor, within_window
 from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
+from powerband.knee import scaled_to_knee
 from powerband.locate.diagnose import diagnose
 from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig
@@ -65,12 +66,17 @@ class Loop:
         Raises RequestError where the budget pays for no trial, EngineError where the naive settings fail, MachineError
         where the host is too busy to measure on.
         """
-        if self.case.request.scale_rate == "auto":
-            self.case = self._scaled_to_machine()
-        baseline, before = self._baseline()
-        diagnosis = self._diagnose(before)
-        best, stopped = self._tune(baseline, diagnosis)
-        verdict = self.compare(baseline.config, best.config) if best.n != baseline.n else None
+        try:
+            if self.case.request.scale_rate == "auto":
+                self.case = self._scaled_to_machine()
+            elif self.case.request.scale_rate == "knee":
+                self.case = self._scaled_to_knee()
+            baseline, before = self._baseline()
+            diagnosis = self._diagnose(before)
+            best, stopped = self._tune(baseline, diagnosis)
+            verdict = self.compare(baseline.config, best.config) if best.n != baseline.n else None
+        finally:
+            self.trials.close()
         return self._report(baseline, best, before, diagnosis, verdict, stopped)
 
     def trial_cost_s(self, config: EngineConfig) -> float:
@@ -94,6 +100,13 @@ class Loop:
         self._runs.append(run)
         return within_window(case, offered_factor(case, trial.measured.request_rate_per_s))
 
+    def _scaled_to_knee(self) -> Case:
+        case, runs, unusable = scaled_to_knee(self.case, self.trials)
+        if unusable is not None:
+            raise _unusable("a run that looked for the rate to offer", unusable)
+        self._runs += runs
+        return case
+
     def _baseline(self) -> tuple[Trial, Run]:
         needed_s = self.trial_cost_s(self.case.naive)
         if self.trials.budget_s < needed_s:
@@ -105,6 +118,9 @@ class Loop:
         if run is None or trial.status != "done":
             raise _unusable("the baseline with the naive settings", trial)
         self._runs.append(run)
+        if run.memory is not None:
+            version = run.provenance.engine_version if isinstance(run.provenance, Provenance) else ""
+            self.case = self.case.reconciled(run.config, run.memory, version)
         return trial, run
 
     def _tune(self, baseline: Trial, diagnosis: Diagnosis) -> tuple[Trial, str]:
@@ -113,7 +129,13 @@ class Loop:
         if not case.engine.restartable:
             return baseline, "this server's settings cannot be changed from here: apply the remedy, then run this again"
         search = Search(
-            Space(knobs=case.engine.knobs(), complete=case.complete, refuses=case.refuses, fixed=case.fixed),
+            Space(
+                knobs=case.engine.knobs(),
+                complete=case.complete,
+                refuses=case.refuses,
+                fixed=case.fixed,
+                numerics=case.request.numerics,
+            ),
             baseline,
             self._predictor(),
             objective=self.objective,
@@ -163,7 +185,7 @@ class Loop:
             objective=self.objective,
             slo=case.slo,
             deadline_s=case.cut_s,
-            kv_tokens_of=lambda config: ledger.capacity.kv_tokens if (ledger := case.ledger_of(config)) else None,
+            kv_tokens_of=lambda config: ledger.capacity.kv_tokens if (ledger := case.size_of(config)) else None,
         )
 
     def _diagnose(self, run: Run) -> Diagnosis:

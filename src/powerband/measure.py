@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from powerband import __version__
 from powerband.engines.base import Engine, RunningEngine
+from powerband.health import raise_if_broken
 from powerband.load.runner import run_load
 from powerband.load.target import Loaded, Progress, Target
 from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
 from powerband.probes.nvml import NvmlProbe
 from powerband.records.config import EngineConfig
-from powerband.records.errors import EngineError
 from powerband.records.run import Provenance, Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
+from powerband.records.value import Missing
 from powerband.records.workload import RequestSpec, Workload
+from powerband.stand import Stand
 
 SAMPLE_EVERY_S = 0.5
 _LEAD_NS = 200_000_000  # from "now" to the first scheduled request: the sampler and the client are up by then
@@ -37,18 +41,19 @@ def measure(
     command: str,
     cut_s: float,
     on_progress: OnProgress | None = None,
+    stand: Stand | None = None,
 ) -> Run:
-    """Run ``workload`` against a fresh engine with ``config``; its log and evidence go into ``folder``.
+    """Run ``workload`` against an engine with ``config``: a fresh one, whose log goes into ``folder``, or ``stand``'s.
 
     What has not ended ``cut_s`` after the start counts as dropped.
 
-    Raises EngineError where the engine dies, at start or in the run; the engine is stopped whatever happens.
+    Raises EngineError where the engine dies, at start or in the run, or hangs; it is stopped then.
     """
-    running = engine.start(config, folder)
+    running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(config, folder)
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
         warm_up(target, workload)
-        return observe(
+        run = observe(
             running,
             target,
             config,
@@ -58,8 +63,17 @@ def measure(
             cut_s=cut_s,
             on_progress=on_progress,
         )
-    finally:
+    except BaseException:
         running.stop()
+        raise
+    if stand is None:
+        running.stop()
+    else:
+        stand.give_back(running, config, started_for or run_id)
+    if not started_for:
+        return run
+    note = f"served by the engine that was started for {started_for}, its prefix cache emptied"
+    return msgspec.structs.replace(run, startup_s=0.0, notes=(*run.notes, note))
 
 
 def warm_up(target: Target, workload: Workload) -> None:
@@ -94,8 +108,8 @@ def observe(
     with _Watch(running, t0_ns) as watch:
         loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
     _raise_if_interrupted(loaded)
-    _raise_if_dead(running, loaded)
-    threads = config.knobs.get("n_threads")
+    raise_if_broken(running, target, loaded)
+    threads, memory = config.knobs.get("n_threads"), running.memory()
     return Run(
         run_id=run_id,
         basis="measured",
@@ -119,6 +133,7 @@ def observe(
         ),
         startup_s=running.startup_s,
         notes=loaded.notes,
+        memory=None if isinstance(memory, Missing) else memory.report,
     )
 
 
@@ -126,17 +141,6 @@ def _raise_if_interrupted(loaded: Loaded) -> None:
     """The load generator ends quietly on Ctrl-C; here it must end the trial, since half a trial is none."""
     if loaded.stopped_because == "interrupted":
         raise KeyboardInterrupt
-
-
-def _raise_if_dead(running: RunningEngine, loaded: Loaded) -> None:
-    if running.alive():
-        return
-    done = sum(trace.status == "ok" for trace in loaded.traces)
-    raise EngineError(
-        f"the engine died during the run, after {done} of {len(loaded.traces)} requests",
-        hint="its log is in the run's folder; its last lines follow",
-        log_tail=running.log_tail(),
-    )
 
 
 class _Watch:

@@ -40,7 +40,12 @@ def add_traffic(parser: argparse.ArgumentParser, *, auto_rate: bool = False) -> 
     group.add_argument("--requests", type=int, help="at most this many requests")
     group.add_argument("--scale-lengths", type=float, metavar="X", help="multiply prompt and answer lengths")
     group.add_argument("--scale-outputs", type=float, metavar="X", help="multiply answer lengths by this instead")
-    auto = ", or auto: 0.9 of what one request at a time can serve" if auto_rate else ""
+    auto = (
+        ", or auto: 0.9 of what one request at a time can serve, or knee: just beyond what the naive settings serve "
+        "within the SLO"
+        if auto_rate
+        else ""
+    )
     group.add_argument(
         "--scale-rate", type=str if auto_rate else float, metavar="X", help=f"multiply the arrival rate{auto}"
     )

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int)
     group.add_argument("--window", help="seconds of arrivals in each trial (default: from the budget, 8s to 60s)")
     group.add_argument("--repeats", type=int, default=repeats, help=f"runs of each side in verify (default {repeats})")
     group.add_argument(
+        "--numerics",
+        action="store_true",
+        help="turn settings that alter the answers too; one that has not passed a quality gate is never recommended",
+    )
+    group.add_argument(
         "--resume", nargs="?", const="", metavar="SESSION", help="go on with a session (default: the last)"
     )
     options.add_home(parser)
@@ -65,6 +70,7 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
         budget_s=parse_duration(args.budget),
         repeats=args.repeats,
         seed=args.seed,
+        numerics=args.numerics,
     )
 
 

@@ -5,6 +5,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from powerband.probes.startup_log import StartupLog
 from powerband.records.config import Effective, EngineConfig, Knob
 from powerband.records.errors import unknown_name
 from powerband.records.sample import EngineSample
@@ -30,6 +31,15 @@ class RunningEngine(Protocol):
     def alive(self) -> bool: ...
 
     def log_tail(self, lines: int = 20) -> tuple[str, ...]: ...
+
+    def fault(self) -> str | None:
+        """What its log says broke it since it was up, in one line; None where it says nothing of the kind."""
+
+    def forget(self) -> bool:
+        """Drop what earlier requests left in its caches; False where that cannot be done while it runs."""
+
+    def memory(self) -> StartupLog | Missing:
+        """What it said of its memory when it started."""
 
     def stop(self) -> None:
         """End the whole process group and wait until it is gone; safe to call twice; does nothing when attached."""
@@ -67,6 +77,7 @@ class Engine(Protocol):
 
 BUILT_IN = {
     "llamacpp": "powerband.engines.llamacpp:LlamaCpp",
+    "vllm": "powerband.engines.vllm:Vllm",
     "openai": "powerband.engines.openai:OpenAI",
     "fake": "powerband.engines.fake:Fake",
 }

@@ -139,7 +139,7 @@ def take_port(port: int, host: str = HOST) -> int:
         return free_port(host)
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
         raise RequestError(
-            f"port {port} is taken: something answers at {host}:{port}",
+            f"port {port} is taken: {_who_listens(port)} answers at {host}:{port}",
             hint="stop it, or choose another port (0 takes a free one); to measure it as it is, use --engine openai",
         )
     with socket.socket() as probe:
@@ -153,6 +153,15 @@ def take_port(port: int, host: str = HOST) -> int:
                 hint="choose another port; 0 takes a free one",
             ) from None
     return port
+
+
+def _who_listens(port: int) -> str:
+    """The process that listens on ``port``, as far as this user may see."""
+    with contextlib.suppress(psutil.Error):
+        for one in psutil.net_connections(kind="tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid is not None:
+                return f"pid {one.pid} ({' '.join(psutil.Process(one.pid).cmdline())[:80] or 'nameless'})"
+    return "something"
 
 
 def wait_ready(process: ServerProcess, url: str, timeout_s: float, *, path: str = "/health", name: str) -> None:

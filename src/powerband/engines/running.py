@@ -5,6 +5,7 @@ from collections.abc import Callable
 from powerband.engines.process import ServerProcess
 from powerband.probes.engine_metrics import missing_sample, to_sample
 from powerband.probes.http import HttpError, read_page
+from powerband.probes.startup_log import StartupLog
 from powerband.records.config import Effective, Value
 from powerband.records.errors import PowerbandError
 from powerband.records.sample import EngineSample
@@ -28,11 +29,13 @@ class Running:
         process: ServerProcess | None = None,
         startup_s: float = 0.0,
         api_key: str = "",
+        metrics_path: str = "/metrics",
         read_effective: Callable[[], Effective | Missing],
     ) -> None:
         self.url, self.model_id, self.version, self.startup_s = url, model_id, version, startup_s
         self.pid = None if process is None else process.pid
         self._process, self._api_key, self._read_effective = process, api_key, read_effective
+        self._metrics_path = metrics_path
 
     def effective(self) -> Effective | Missing:
         try:
@@ -42,11 +45,11 @@ class Running:
 
     def sample(self, t_ns: int) -> EngineSample:
         try:
-            reply = read_page(self.url + "/metrics", timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key)
+            reply = read_page(self.url + self._metrics_path, timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key)
         except HttpError as error:
             return missing_sample(error.message, t_ns)
         if reply.status != 200:
-            return missing_sample(f"/metrics answered HTTP {reply.status}", t_ns)
+            return missing_sample(f"{self._metrics_path} answered HTTP {reply.status}", t_ns)
         return to_sample(reply.text, t_ns)
 
     def alive(self) -> bool:
@@ -59,6 +62,15 @@ class Running:
 
     def log_tail(self, lines: int = 20) -> tuple[str, ...]:
         return () if self._process is None else self._process.log_tail(lines)
+
+    def fault(self) -> str | None:
+        return None
+
+    def forget(self) -> bool:
+        return False
+
+    def memory(self) -> StartupLog | Missing:
+        return Missing(missing="this adapter does not read the engine's memory from its log")
 
     def stop(self) -> None:
         if self._process is not None:

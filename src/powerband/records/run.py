@@ -4,6 +4,7 @@ from typing import Literal
 
 from powerband.records.columns import compute_metrics
 from powerband.records.config import Effective, EngineConfig
+from powerband.records.memory import EngineReport
 from powerband.records.metrics import Distribution, Metrics
 from powerband.records.request import RequestTrace
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
@@ -64,6 +65,7 @@ class Run(Record):
     provenance: Provenance | Missing = Missing(missing="not recorded")
     startup_s: float = 0.0
     notes: tuple[str, ...] = ()
+    memory: EngineReport | None = None  # what the engine said of its memory when it started; None where it does not
 
     def metrics(self, slo: Slo | None = None) -> Metrics:
         return compute_metrics(self.traces, slo, self.end_ns)

@@ -12,6 +12,9 @@ _BY_MACHINE = {
     "n_threads": "physical cores",
     "n_threads_batch": "physical cores",
     "n_threads_http": "cores - 1, at least 2",
+    "max_num_seqs": "1024; 256 below 70 GiB and on an A100; 128 on a CPU",
+    "max_num_batched_tokens": "8192; 2048 below 70 GiB, on an A100 and on a CPU",
+    "block_size": "16; 128 on a CPU",
 }
 
 
@@ -29,7 +32,7 @@ def row(knob: Knob) -> str:
     return f"| `{knob.name}` | {values} | {naive} | {knob.help} |"
 
 
-@pytest.mark.parametrize("engine", ["llamacpp", "openai", "fake"])
+@pytest.mark.parametrize("engine", ["llamacpp", "vllm", "openai", "fake"])
 def test_every_knob_has_its_row(engine: str) -> None:
     lines = set(PAGE.read_text().splitlines())
     absent = [row(knob) for knob in get_engine(engine).knobs() if row(knob) not in lines]

@@ -1,0 +1,106 @@
+"""What broke a vLLM server, from its log: the message that names the cause, not the last line of a traceback."""
+
+import re
+from pathlib import Path
+
+from powerband.records.value import Record
+
+_MOST_BYTES = 8 << 20  # of a log: a start at DEBUG is 0.2 MB, a run adds a line every ten seconds
+_CONTEXT_LINES = 4
+# "(EngineCore pid=1938) ERROR 11-29 19:23:40 [v1/engine/core.py:1332] " and uvicorn's "INFO:     "
+_PREFIX = re.compile(
+    r"^(\([^)]*pid=\d+\)\s*)?((ERROR|WARNING|INFO|CRITICAL)[: ][^\]]*?\[[^\]]*\]\s?|(ERROR|INFO):\s+)?"
+)
+
+# In order: a cause before its consequences. Messages as vLLM 0.20 to 0.32 writes them.
+_FAULTS: tuple[tuple[str, str], ...] = (
+    ("out of memory", r"(CUDA out of memory occurred when warming up .*)"),
+    ("out of memory", r"((?:CUDA|HIP|XPU) out of memory\. Tried to allocate [^.]*\.\d+ \w+.*)"),
+    ("out of memory", r"(DefaultCPUAllocator: can't allocate memory: .*|not enough memory: you tried to allocate .*)"),
+    ("out of memory: no room for the KV cache", r"(No available memory for the cache blocks\..*)"),
+    ("out of memory: no room for the KV cache", r"(To serve at least one request with .*max seq len.*)"),
+    (
+        "out of memory: no room for the KV cache",
+        r"(The model's max seq len .* is larger than the maximum number of .*)",
+    ),
+    ("memory is held by others", r"(Free memory on device .* is less than desired GPU memory utilization.*)"),
+    ("memory is held by others", r"(Available memory on node .* on startup is less than desired.*)"),
+    ("unsupported quantisation", r"(The quantization method \S+ is not supported for the current GPU\..*)"),
+    ("unsupported quantisation", r"(\S+ quantization is currently not supported in .*)"),
+    ("unsupported quantisation", r"(\S+ is not supported for quantization method .*)"),
+    ("unsupported quantisation", r"(Quantization method specified in the model config .* does not match .*)"),
+    ("unsupported quantisation", r"(Cannot find the config file for \w+|Unknown quantization method: .*)"),
+    ("a flag is not known to this vLLM", r"(?:error: )(unrecognized arguments: .*|argument --\S+: .*)"),
+    ("the port is taken", r"(.*address already in use.*)"),
+    ("the engine hung", r"(RPC call to \w+ timed out\.?|.*Timed out waiting for engine core processes.*)"),
+    ("a worker died", r"(Worker proc \S+ died unexpectedly.*)"),
+)
+_DEATHS: tuple[tuple[str, str], ...] = (
+    ("the engine's core died", r"(Engine core proc \S+ died unexpectedly.*)"),
+    ("the engine's core died", r"(.*[Ee]ngine core exited unexpectedly.*)"),
+    ("the engine's core died", r"(.*EngineDeadError.*)"),
+    ("the engine's core died", r"(EngineCore encountered a fatal error.*)"),
+)
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)")
+_CONSEQUENCES = ("EngineDeadError", "Engine core initialization failed", "WorkerProc initialization failed")
+
+
+class Fault(Record):
+    """``kind`` in a few words, ``message`` as the engine wrote it, ``lines`` of the log that end with it."""
+
+    kind: str
+    message: str
+    lines: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+def read_fault(log: Path, start: int = 0, *, served: bool = False) -> Fault | None:
+    """The fault that the log tells of from byte ``start`` on, or None; ``served`` as for ``find_fault``."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return find_fault(text, served=served)
+
+
+def find_fault(text: str, *, served: bool = False) -> Fault | None:
+    """The cause named first in the order above; else the first exception that is no consequence; else a bare death.
+
+    ``served``: the text begins when the server was up. An exception that killed nothing is no fault then: a request
+    may have been wrong.
+    """
+    lines = [_PREFIX.sub("", line.strip()) for line in text.splitlines()]
+    named, death = _first_match(lines, _FAULTS), _first_match(lines, _DEATHS)
+    if named is not None or (served and death is None):
+        return named
+    return _first_exception(lines) or death
+
+
+def _first_match(lines: list[str], table: tuple[tuple[str, str], ...]) -> Fault | None:
+    for kind, pattern in table:
+        known = re.compile(pattern)
+        for number, line in enumerate(lines):
+            match = known.search(line)
+            if match:
+                return _fault(kind, match[1], lines, number)
+    return None
+
+
+def _first_exception(lines: list[str]) -> Fault | None:
+    """The first uncaught exception; pydantic puts its message on the lines below."""
+    for number, line in enumerate(lines):
+        match = _ERROR.match(line)
+        if match and not any(word in line for word in _CONSEQUENCES):
+            below = next((one.strip() for one in lines[number + 1 : number + 4] if one.strip()), "")
+            return _fault(match[1], f"{match[2]} {below}" if "validation error" in line else match[2], lines, number)
+    return None
+
+
+def _fault(kind: str, message: str, lines: list[str], number: int) -> Fault:
+    context = [line for line in lines[max(0, number - _CONTEXT_LINES) : number + 1] if line.strip()]
+    return Fault(kind=kind, message=message.strip()[:400], lines=tuple(context))

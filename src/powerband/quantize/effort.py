@@ -1,7 +1,7 @@
 """What a quantisation is expected to take: time, memory and disk, before it starts.
 
-Seconds are ``start + a * parameters + b * parameters * calibration tokens`` on the two-core machine where the constants
-were fitted (docs/reference/quantisation.md has the runs), scaled by cores; other machines are within a factor of three.
+Seconds are ``start + (a * parameters + b * parameters * calibration tokens) / cores``, with constants fitted to CPU
+seconds on one machine (docs/reference/quantisation.md has the runs); a factor of three either way is claimed.
 """
 
 from powerband.quantize.methods import Job
@@ -11,44 +11,47 @@ from powerband.records.quantisation import Effort
 from powerband.records.units import format_bytes
 from powerband.records.value import Interval, Record
 
-_REFERENCE_CORES = 2
 _SPREAD = 3.0
-_TORCH_BYTES = 900 << 20  # an interpreter with torch and transformers loaded
-_LLAMA_BYTES = 120 << 20
+_TORCH_BYTES = 650 << 20  # an interpreter with torch and transformers loaded
+_LLAMA_BYTES = 40 << 20
+_TOKEN_BYTES = 36  # of a token's text, score and type in a GGUF file, with its share of the merges (SmolLM2: 36)
 
 
 class Cost(Record):
-    """Seconds to start, per parameter, and per parameter and calibration token."""
+    """CPU seconds to start, per parameter, and per parameter and calibration token."""
 
     start_s: float
     parameter_s: float
     token_s: float = 0.0
 
 
-# Fitted on SmolLM2-135M-Instruct, two cores with AVX-512, 2026-11.
+# Fitted to CPU seconds on SmolLM2-135M-Instruct, one core of a Xeon with AVX-512, 2026-11.
 COSTS = {
-    ("llm-compressor", "gptq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=1.2e-11),
-    ("llm-compressor", "awq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=4.0e-11),
-    ("llm-compressor", "smoothquant"): Cost(start_s=12, parameter_s=3.0e-7, token_s=1.5e-11),
-    ("llm-compressor", ""): Cost(start_s=12, parameter_s=5.0e-8),
-    ("gptqmodel", ""): Cost(start_s=15, parameter_s=6.0e-7, token_s=3.0e-11),
-    ("auto-round", ""): Cost(start_s=12, parameter_s=5.0e-7, token_s=3.0e-11),
-    ("torchao", ""): Cost(start_s=8, parameter_s=2.0e-8),
-    ("bitsandbytes", ""): Cost(start_s=8, parameter_s=2.0e-8),
-    ("llama.cpp", ""): Cost(start_s=0.5, parameter_s=2.5e-8),
-    ("mlx", ""): Cost(start_s=5, parameter_s=2.0e-8),
+    ("llm-compressor", "gptq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=8.0e-11),
+    ("llm-compressor", "awq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=3.0e-10),
+    ("llm-compressor", "smoothquant"): Cost(start_s=12, parameter_s=3.0e-7, token_s=8.0e-11),
+    ("llm-compressor", ""): Cost(start_s=8, parameter_s=2.0e-8),
+    ("gptqmodel", ""): Cost(start_s=15, parameter_s=1.0e-6, token_s=8.0e-11),
+    ("auto-round", ""): Cost(start_s=12, parameter_s=1.0e-6, token_s=2.0e-10),
+    ("torchao", ""): Cost(start_s=4, parameter_s=5.0e-9),
+    ("bitsandbytes", ""): Cost(start_s=4, parameter_s=2.0e-8),
+    ("llama.cpp", ""): Cost(start_s=0.5, parameter_s=1.2e-8),
+    ("llama.cpp", "searched"): Cost(start_s=0.5, parameter_s=7.5e-8),
+    ("mlx", ""): Cost(start_s=5, parameter_s=1.0e-8),
 }
+_SEARCHED = ("q2_k", "q3_k", "iq")  # types whose scales are searched, or fall back to one that is
 
 
 def estimate_effort(
     job: Job, model: ModelSpec, *, cores: int, calibration_tokens: int = 0, samples: int = 0, from_folder: bool = True
 ) -> Effort:
     """Expected time with a factor of three either way, peak memory, and disk at the worst moment."""
-    cost = COSTS.get((job.tool.name, job.method.name)) or COSTS[(job.tool.name, "")]
+    cost = _cost(job)
     work_s = (cost.parameter_s + cost.token_s * calibration_tokens) * model.parameters
-    seconds = cost.start_s + work_s * _REFERENCE_CORES / max(cores, 1)
+    seconds = cost.start_s + work_s / max(cores, 1)
     group = job.options.get("group")
     output = in_format(model, job.format, int(group) if group is not None else None).weight_bytes
+    output += _TOKEN_BYTES * model.vocab if job.method.name == "gguf" else 0
     memory, why = _memory(job, model, output, calibration_tokens)
     converted = 2 * model.parameters if job.tool.name == "llama.cpp" and from_folder else 0
     return Effort(
@@ -58,8 +61,15 @@ def estimate_effort(
         output_bytes=output,
         disk_bytes=round(1.02 * output) + converted + (32 << 20),
         basis="assumed",
-        why=f"{why}; time fitted on two cores, {samples} samples of {calibration_tokens} tokens in all",
+        why=f"{why}; time fitted on one core, {samples} samples of {calibration_tokens} tokens in all",
     )
+
+
+def _cost(job: Job) -> Cost:
+    kind = job.method.name
+    if job.format.removeprefix("gguf:").startswith(_SEARCHED):
+        kind = "searched"
+    return COSTS.get((job.tool.name, kind)) or COSTS[(job.tool.name, "")]
 
 
 def _memory(job: Job, model: ModelSpec, output: int, tokens: int) -> tuple[int, str]:

@@ -10,7 +10,8 @@ def run(steps: Any) -> None:
     """Load, quantise layer by layer on the calibration text, save."""
     steps.stage("load")
     if steps.threads:
-        os.environ["GPTQMODEL_CPU_WORKERS"] = str(steps.threads)  # else it takes every core it can see
+        # It wants two at least, and takes every core where it is not told.
+        os.environ["GPTQMODEL_CPU_WORKERS"] = str(max(2, steps.threads))
     import torch
     from gptqmodel import GPTQModel, QuantizeConfig
     from transformers import AutoTokenizer

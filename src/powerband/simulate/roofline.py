@@ -6,6 +6,7 @@ from powerband.records.model import ModelSpec
 from powerband.records.value import Record
 from powerband.simulate.all_reduce import step_collectives
 from powerband.simulate.efficiency import CPU, GPU, extra_layers_s
+from powerband.simulate.stored import stored_model
 from powerband.simulate.work import compute_work, matmul_flops_per_s
 
 # Bytes of one stored value, block scales included (ggml block layouts: 32 values plus scales).
@@ -45,6 +46,7 @@ TERM_KNOBS = (
     "cache_type_v",
     "kv_cache_dtype",
     "enforce_eager",
+    "quantization",
 )
 EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
 # ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with
@@ -107,14 +109,14 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 
     Knobs that change a term: tensor parallelism in the engine's spelling, the threads of a CPU, the KV cache types,
-    ``n_ubatch``, ``enforce_eager``. Every other knob is unknown here and leaves the terms as they are.
+    ``n_ubatch``, ``enforce_eager``, ``quantization``. Every other knob is unknown here and leaves the terms as they are.
     """
     eff = CPU if device.kind == "cpu" else GPU
     tp = tensor_parallel(config)
     collective_s, collective_token_s = step_collectives(model, device, tp)
     single, several = thread_shares(device, config)
     bandwidth = device.bandwidth_bytes_per_s * several
-    work = compute_work(model, device, tp, eff)
+    work = compute_work(stored_model(model, config), device, tp, eff)
     full, sliding, window, state = _kv_bytes(model, kv_value_bytes(config), tp)
     kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several

@@ -15,6 +15,7 @@ import contextlib
 import json
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -93,14 +94,16 @@ def main() -> int:
     home = arguments.work / arguments.shape / "home"
     if arguments.before is not None and not home.exists():
         shutil.copytree(arguments.before / "home", home)
+        for path in (home, *home.rglob("*")):
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)  # results may have come back read-only
     command = command_of(arguments, home)
     print(" ".join(command), flush=True)
     try:
         code = run_until(command, began + arguments.limit)
     finally:
-        if home.exists():
+        if (home / "journal.sqlite").exists():
             keep(home, arguments.out)
-    print((arguments.out / "trials.txt").read_text(encoding="utf-8"))
+            print((arguments.out / "trials.txt").read_text(encoding="utf-8"))
     return code
 
 

@@ -6,8 +6,8 @@
 Needs no model hub: the model is a config.json and a generated tokenizer, loaded with load_format=dummy (speed does not
 depend on the values of weights; answers do, so nothing here says anything about quality). The traffic is offered beyond
 the rate at which vLLM's own defaults break the SLO, found first on one running server. The journal is kept in --work
-and copied to --out at the end; the same command again goes on with the session that is there (--from puts one there
-from an earlier --out). Exit: that of the loop, or 4 where the clock ended it.
+and packed into --out at the end; the same command again goes on with the session that is there (--from puts one there
+from an earlier home.tgz). Exit: that of the loop, or 4 where the clock ended it.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import contextlib
 import json
 import shutil
 import signal
-import stat
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, default="llama-13b")
     parser.add_argument("--out", type=Path, required=True, help="folder for the journal, the report and the table")
     parser.add_argument("--work", type=Path, default=Path("/tmp/powerband-serve"), help="model, compiled code, journal")
-    parser.add_argument("--from", dest="before", type=Path, help="an earlier --out whose session is to go on")
+    parser.add_argument("--from", dest="before", type=Path, help="home.tgz of an earlier call, to go on with")
     parser.add_argument("--limit", type=float, default=560.0, help="seconds for this call (default 560)")
     parser.add_argument("--budget", default="20m", help="engine time of the whole session (default 20m)")
     parser.add_argument("--window", default="15s", help="arrivals in a trial (default 15s)")
@@ -93,9 +93,9 @@ def main() -> int:
     began = time.monotonic()
     home = arguments.work / arguments.shape / "home"
     if arguments.before is not None and not home.exists():
-        shutil.copytree(arguments.before / "home", home)
-        for path in (home, *home.rglob("*")):
-            path.chmod(path.stat().st_mode | stat.S_IWUSR)  # results may have come back read-only
+        home.mkdir(parents=True)
+        with tarfile.open(arguments.before) as archive:
+            archive.extractall(home, filter="data")
     command = command_of(arguments, home)
     print(" ".join(command), flush=True)
     try:
@@ -141,9 +141,12 @@ def run_until(command: list[str], end: float) -> int:
 
 
 def keep(home: Path, out: Path) -> None:
-    """Copy the journal and its evidence, and draw the trials so far."""
+    """The journal with its evidence as one file, the pages, and the trials so far as a table."""
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(home, out / "home", dirs_exist_ok=True)
+    with tarfile.open(out / "home.tgz", "w:gz") as archive:
+        archive.add(home, arcname=".")
+    for page in home.glob("reports/*"):
+        shutil.copy(page, out)
     journal = Journal(home)
     trials = journal.trials(journal.session(None).session_id)
     (out / "trials.txt").write_text(draw(trials), encoding="utf-8")

@@ -1,12 +1,12 @@
 """A diagnosis from a profiler trace: how busy the device was, what it waited for, and what would prove it."""
 
-import re
 from collections import Counter
 
 import numpy as np
 
 from powerband.locate.gaps import GAP_PARTS, Busy, Gaps, find_gaps, shares, split_busy
-from powerband.locate.trace_steps import describe_steps, read_steps
+from powerband.locate.roofline import decode_floor_s
+from powerband.locate.trace_steps import decode_names, decode_sequences, describe_steps, read_steps
 from powerband.records.finding import Cause, Diagnosis, Finding
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
@@ -15,6 +15,11 @@ from powerband.records.units import format_duration
 
 # From here on the device is the limit: what is left of the gaps would bring less than a quarter more.
 _BUSY = 0.8
+# Steps under torch.profiler took 1.3 (Transformers on an H200) to 2.9 times (a tiny model on a CPU) as long as without.
+_RECORDED = 0.5
+# Reading weights explains a step's device time from this share of it on: kernels reach a half to nine tenths of the
+# datasheet's bandwidth, and attention, norms and sampling come on top.
+_OF_FLOOR = 1 / 3
 _MIN_SHARE = 0.02
 # Above this share communication is worth less parallelism inside a layer (a rule of thumb of serving teams).
 _COMMUNICATION = 0.3
@@ -23,8 +28,6 @@ _STEP_GAP_NS = 1_000_000
 # Sequences decoded at once below this leave a step bandwidth-bound: the ridge of current cards is at 150 to 600
 # FLOP/byte, and a decode step of n sequences does about n FLOP per byte of 16-bit weights.
 _RIDGE_SEQUENCES = 128
-_DECODE = re.compile(r"generation_(\d+)|decode[^0-9]{0,4}bs=(\d+)", re.IGNORECASE)
-_PREFILL = re.compile(r"context_[1-9]|prefill|extend", re.IGNORECASE)
 
 
 def diagnose_timeline(
@@ -38,10 +41,14 @@ def diagnose_timeline(
     busy, gaps = split_busy(timeline), find_gaps(timeline)
     ratio = busy.busy_ns / busy.window_ns if busy.window_ns else 1.0
     waits = [*_gap_findings(timeline, busy, gaps), *_exposed(busy)]
-    work = [_kernels(timeline, busy.compute_ns / busy.window_ns)] if busy.compute_ns else []
+    work = [_kernels(timeline, busy.compute_ns / busy.window_ns, model, device)] if busy.compute_ns else []
     waits.sort(key=lambda finding: -finding.share)
-    # A device with gaps is judged by what it waits for, a busy one by its work.
-    findings = [*waits, *work] if ratio < _BUSY else [*work, *waits]
+    # A device with gaps is judged by what it waits for, a busy one by its work. Launch gaps must be the larger part to
+    # come before the work: recording alone widens them.
+    work_share = busy.compute_ns / max(busy.window_ns, 1)
+    recorded = [found for found in waits if found.cause == "launch_bound" and found.share < _RECORDED * work_share]
+    others = [finding for finding in waits if finding not in recorded]
+    findings = [*others, *work, *recorded] if ratio < _BUSY else [*work, *waits]
     if not findings:
         findings = [_finding("undecided", 1 - ratio, "no part of the window stands out", "-", "a longer trace")]
     return Diagnosis(
@@ -53,7 +60,7 @@ def diagnose_timeline(
         gpu_busy_ratio=ratio,
         unseen=("how well kernels use the device while they run: a trace holds no counters",),
         reason=findings[0].evidence,
-        notes=(*timeline.notes, *_notes(timeline, busy, gaps), *_steps(timeline, model, device)),
+        notes=(*timeline.notes, *_notes(timeline, busy, gaps), *_steps(timeline, findings[0], model, device)),
     )
 
 
@@ -163,10 +170,28 @@ def _exposed(busy: Busy) -> list[Finding]:
     return findings
 
 
-def _kernels(timeline: Timeline, share: float) -> Finding:
+def _kernels(timeline: Timeline, share: float, model: ModelSpec | None, device: DeviceSpec | None) -> Finding:
     """The device computes: bandwidth or arithmetic, as far as a trace can tell."""
     top = f"kernels take {share:.1%} of the window; {_top_kernels(timeline)}"
     sequences = decode_sequences(timeline)
+    steps = None if sequences is None else read_steps(timeline, decode_names(timeline))
+    floor = decode_floor_s(model, device, sequences=sequences or 1)
+    if sequences is not None and steps is not None and floor is not None and steps.busy_s > 0:
+        if floor >= _OF_FLOOR * steps.busy_s:
+            return _finding(
+                "memory_bandwidth_bound",
+                share,
+                f"{top}; {describe_steps(steps, sequences, model, device)}",
+                "more sequences a step, weights and KV in fewer bits, speculative decoding",
+                "a batch-size sweep: step time that hardly grows is bandwidth",
+            )
+        return _finding(
+            "kernel_choice" if sequences < _RIDGE_SEQUENCES else "compute_bound",
+            share,
+            f"{top}; {describe_steps(steps, sequences, model, device)}: more than memory traffic explains",
+            "other kernels for these shapes (attention backend, quantisation format), graphs of fused kernels",
+            "a profiler with counters (Nsight Compute) on the longest kernel",
+        )
     if sequences is not None and sequences < _RIDGE_SEQUENCES:
         return _finding(
             "memory_bandwidth_bound",
@@ -189,19 +214,6 @@ def _kernels(timeline: Timeline, share: float) -> Finding:
     )
 
 
-def decode_sequences(timeline: Timeline) -> int | None:
-    """How many sequences the annotated steps decode, where engines write it and no step holds a prompt."""
-    found = []
-    for index in timeline.marks.name.tolist():
-        name = timeline.name_of(index)
-        match = _DECODE.search(name)
-        if match:
-            if _PREFILL.search(name):
-                return None
-            found.append(int(match[1] or match[2]))
-    return max(found) if found else None
-
-
 def _decodes(timeline: Timeline) -> bool:
     return any("decode" in timeline.name_of(index).lower() for index in timeline.marks.name.tolist())
 
@@ -221,13 +233,14 @@ def _top_kernels(timeline: Timeline) -> str:
     return f"most in {listed}" if listed else "no kernel ran"
 
 
-def _steps(timeline: Timeline, model: ModelSpec | None, device: DeviceSpec | None) -> tuple[str, ...]:
+def _steps(timeline: Timeline, first: Finding, model: ModelSpec | None, device: DeviceSpec | None) -> tuple[str, ...]:
+    """The decode steps beside the roofline, unless the verdict says it already."""
     sequences = decode_sequences(timeline)
     if sequences is None:
         return ()
-    decoding = [index for index, name in enumerate(timeline.names) if _DECODE.search(name)]
-    steps = read_steps(timeline, decoding)
-    return () if steps is None else (describe_steps(steps, sequences, model, device),)
+    steps = read_steps(timeline, decode_names(timeline))
+    said = "" if steps is None else describe_steps(steps, sequences, model, device)
+    return (said,) if said and said not in first.evidence else ()
 
 
 def _notes(timeline: Timeline, busy: Busy, gaps: Gaps) -> tuple[str, ...]:

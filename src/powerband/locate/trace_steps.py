@@ -1,5 +1,7 @@
 """Decode steps of a trace beside the roofline: how long a step takes, and what reading weights and KV would."""
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +13,9 @@ from powerband.records.model import ModelSpec
 from powerband.records.timeline import Timeline
 from powerband.records.units import format_duration
 
+# How engines name a step: vLLM (context_0(0)_generation_8(8)), SGLang (step[DECODE bs=8]).
+_DECODE = re.compile(r"generation_([1-9]\d*)|decode[^0-9]{0,4}bs=(\d+)", re.IGNORECASE)
+_PREFILL = re.compile(r"context_[1-9]|prefill|extend", re.IGNORECASE)
 # Medians over fewer steps are anecdotes.
 _MIN_STEPS = 3
 
@@ -22,6 +27,31 @@ class TraceSteps:
     count: int
     step_s: float
     busy_s: float
+
+
+def decode_sequences(timeline: Timeline) -> int | None:
+    """How many sequences the marked steps decode for most of the time; None where steps with prompts take more of it.
+
+    A step lasts to the start of the next one.
+    """
+    marks = timeline.marks  # sorted by start
+    rows = zip(marks.start_ns.tolist(), marks.end_ns.tolist(), marks.name.tolist(), strict=True)
+    named = [(start, end, timeline.name_of(name)) for start, end, name in rows]
+    steps = [(start, end, name) for start, end, name in named if _DECODE.search(name) or _PREFILL.search(name)]
+    spent: Counter[int] = Counter()
+    for k, (start, end, name) in enumerate(steps):
+        until = steps[k + 1][0] if k + 1 < len(steps) else end
+        match = None if _PREFILL.search(name) else _DECODE.search(name)
+        spent[int(match[1] or match[2]) if match else 0] += max(until - start, 0)
+    decoding = [(ns, count) for count, ns in spent.items() if count]
+    if not decoding or spent[0] > sum(ns for ns, _ in decoding):
+        return None
+    return max(decoding)[1]
+
+
+def decode_names(timeline: Timeline) -> list[int]:
+    """Names of marks that decode and hold no prompt."""
+    return [index for index, name in enumerate(timeline.names) if _DECODE.search(name) and not _PREFILL.search(name)]
 
 
 def read_steps(timeline: Timeline, names: list[int]) -> TraceSteps | None:

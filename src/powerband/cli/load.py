@@ -61,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     other = parser.add_argument_group("instead of one run")
     other.add_argument("--find", choices=["max_goodput_rate"], help="the highest rate that keeps the --slo")
     other.add_argument("--probe-seconds", type=float, default=30.0, metavar="S", help="of arrivals per rate tried (30)")
-    other.add_argument("--compare", nargs=2, metavar="RUN", help="two stored runs side by side")
-    other.add_argument("--show", metavar="RUN", help="a stored run, or what is left of one that was killed")
+    other.add_argument("--compare", nargs=2, metavar="RUN", help="two runs side by side (as --show reads them)")
+    other.add_argument(
+        "--show",
+        metavar="RUN",
+        help="a stored run, what is left of one that was killed, or the log of vLLM bench, guidellm or AIPerf",
+    )
     add_traffic(parser)
     add_home(parser)
     add_output(parser)

@@ -5,7 +5,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from powerband import __version__
+from powerband.load.peer_logs import read_peer_log
 from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Loaded, Progress, Target
@@ -92,7 +93,7 @@ class Recorder:
         )
         self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run, written=["traces"])
         (folder / _BEGUN).unlink()
-        return LoadRun(run, (folder / _LOG,), loaded.columns), loaded
+        return LoadRun(run, _reader([folder / _LOG]), loaded.columns), loaded
 
     def _begun(self, run_id: str, workload: Workload) -> Run:
         short = msgspec.structs.replace(workload, requests=workload.requests[:0])
@@ -118,10 +119,10 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """A stored run whose traces stay on disk, in ``logs``; ``columns`` has what its figures need."""
+    """A run whose traces stay where they are, to be read again; ``columns`` has what its figures need."""
 
     run: Run
-    logs: tuple[Path, ...]
+    traces: Callable[[], Iterator[RequestTrace]]
     columns: Columns
 
     def metrics(self, slo: Slo | None) -> Metrics:
@@ -132,19 +133,21 @@ class LoadRun:
         if warmup_s <= 0 or not len(self.columns):
             return self
         begin_ns = int(self.columns.t_sched_ns.min()) + s_to_ns(warmup_s)
-        kept = Columns(trace for trace in _traces(self.logs) if trace.t_sched_ns >= begin_ns)
+        kept = Columns(trace for trace in self.traces() if trace.t_sched_ns >= begin_ns)
         left = len(self.columns) - len(kept)
         note = f"warm-up: {left} requests of the first {format_duration(warmup_s)} are not counted"
         run = msgspec.structs.replace(self.run, notes=(*self.run.notes, note))
-        return LoadRun(run, self.logs, kept)
+        return LoadRun(run, self.traces, kept)
 
 
 def stored_run(home: Path, text: str) -> LoadRun:
-    """A run by its id, its folder, or the folder of one that was killed; RequestError where there is none."""
+    """A run by its id, its folder (also of one that was killed), or another tool's log; RequestError without one."""
+    if Path(text).is_file():
+        return _peer_run(Path(text))
     for folder in (Path(text), home / "runs" / text):
         if (folder / "run.json").is_file():
-            logs = (folder / _LOG,)
-            return LoadRun(read_run(folder, without=["traces"]), logs, Columns(_traces(logs)))
+            read = _reader([folder / _LOG])
+            return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
         if (folder / _BEGUN).is_file():
             return _killed_run(folder)
     if not (home / "journal.sqlite").is_file():
@@ -153,8 +156,26 @@ def stored_run(home: Path, text: str) -> LoadRun:
     raise RequestError(f"no run {text!r} in {home}", hint="list runs with: powerband journal")
 
 
-def _traces(logs: Iterable[Path]) -> Iterator[RequestTrace]:
-    return (trace for log in logs for trace in read_traces(log))
+def _reader(logs: Sequence[Path]) -> Callable[[], Iterator[RequestTrace]]:
+    return lambda: (trace for log in logs for trace in read_traces(log))
+
+
+def _peer_run(path: Path) -> LoadRun:
+    """What another load generator recorded, under this tool's definitions."""
+    log = read_peer_log(path)
+    columns = Columns(log.traces)
+    run = Run(
+        run_id=path.name,
+        basis="measured",
+        config=EngineConfig(engine="openai", model="unknown"),
+        effective=Missing(missing="not recorded"),
+        workload=Workload(requests=(), source=f"{log.tool}'s log {path.name}"),
+        traces=(),
+        end_ns=max((trace.t_end_ns or 0 for trace in log.traces), default=0),
+        client=Missing(missing=f"{log.tool} ran it"),
+        notes=(f"read from {log.tool}'s log; its own words for these figures are in docs/metrics.md",),
+    )
+    return LoadRun(run, lambda: iter(log.traces), columns)
 
 
 def _killed_run(folder: Path) -> LoadRun:
@@ -165,14 +186,15 @@ def _killed_run(folder: Path) -> LoadRun:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from None
     whole = folder / _LOG
     logs = (whole,) if whole.is_file() else tuple(sorted(folder.glob(f"{_LOG}.[0-9]*")))
-    columns = Columns(_traces(logs))
+    read = _reader(logs)
+    columns = Columns(read())
     note = f"the run did not end by itself: {len(columns)} requests had ended and are kept, those under way are not"
     run = msgspec.structs.replace(
         begun,
         client=Missing(missing="the run was killed before the client could be judged"),
         notes=(*begun.notes, note),
     )
-    return LoadRun(run, logs, columns)
+    return LoadRun(run, read, columns)
 
 
 def without_secrets(argv: list[str]) -> list[str]:

@@ -96,6 +96,8 @@ def comparison(before: str, after: str, rows: Sequence[SideBySide]) -> str:
         shown = [format_duration(value) if is_time else f"{value:.4g}" for value in (row.before, row.after)]
         bounds = f"{row.interval.low:.3f} to {row.interval.high:.3f}" if row.interval else "– (too few answers)"
         lines.append(f"{row.name:<22}{shown[0]:>12}{shown[1]:>12}{row.ratio:>8.3f}   {bounds}")
+    if any(row.paired for row in rows):
+        lines.append("Both sent the same requests at the same instants: intervals are of the differences between them.")
     lines.append(
         "Intervals are from within each run; how far equal runs differ is for: powerband verify, with repeats."
     )

@@ -45,13 +45,17 @@ def batch_means(values: Floats) -> Floats | None:
 
 
 class SideBySide(Record):
-    """One mean of two runs; the interval of the ratio is from within the runs and knows nothing of other days."""
+    """One mean of two runs; the interval of the ratio is from within the runs and knows nothing of other days.
+
+    ``paired``: both sent the same schedule, so that the interval is that of the differences, request by request.
+    """
 
     name: str
     before: float
     after: float
     ratio: float
     interval: Interval | None
+    paired: bool = False
 
 
 def side_by_side(before: Columns, after: Columns, ends_ns: tuple[int, int]) -> list[SideBySide]:
@@ -60,20 +64,44 @@ def side_by_side(before: Columns, after: Columns, ends_ns: tuple[int, int]) -> l
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         first, second = before.latencies_s(name), after.latencies_s(name)
         if len(first) and len(second) and first.mean() > 0 and second.mean() > 0:
-            interval = _ratio_interval(batch_means(first), batch_means(second))
-            rows.append(_row(name, float(first.mean()), float(second.mean()), interval))
+            both = _pairs(before, after, name)
+            interval = _ratio_interval(first, second) if both is None else _paired_interval(*both)
+            rows.append(_row(name, float(first.mean()), float(second.mean()), interval, both is not None))
     rate, later = (
         side.metrics(end_ns=end).output_tokens_per_s for side, end in zip((before, after), ends_ns, strict=True)
     )
-    return [*rows, _row("output_tokens_per_s", rate, later, None)] if rate > 0 else rows
+    return [*rows, _row("output_tokens_per_s", rate, later, None, False)] if rate > 0 else rows
 
 
-def _row(name: str, before: float, after: float, interval: Interval | None) -> SideBySide:
-    return SideBySide(name=name, before=before, after=after, ratio=after / before, interval=interval)
+def _row(name: str, before: float, after: float, interval: Interval | None, paired: bool) -> SideBySide:
+    return SideBySide(name=name, before=before, after=after, ratio=after / before, interval=interval, paired=paired)
 
 
-def _ratio_interval(first: Floats | None, second: Floats | None) -> Interval | None:
+def _pairs(before: Columns, after: Columns, name: str) -> tuple[Floats, Floats] | None:
+    """The latencies of requests that completed in both runs, where both sent one schedule; None where they did not."""
+    (due, first), (later_due, second) = before.in_order(name), after.in_order(name)
+    if len(due) != len(later_due) or not np.array_equal(due - due[0], later_due - later_due[0]):
+        return None
+    if not (np.diff(due) > 0).all():
+        return None  # which of two at one instant is which cannot be seen here
+    there = ~np.isnan(first) & ~np.isnan(second)
+    return first[there], second[there]
+
+
+def _paired_interval(first: Floats, second: Floats) -> Interval | None:
+    """Of the ratio of means, in logarithms, from ten batches of differences: what the schedule did to both cancels."""
+    means, later_means = batch_means(first), batch_means(second)
+    if means is None or later_means is None:
+        return None
+    apart = later_means / later_means.mean() - means / means.mean()
+    half = _T90 * float(apart.std(ddof=1)) / math.sqrt(_BATCHES)
+    middle = math.log(float(second.mean()) / float(first.mean()))
+    return Interval(low=math.exp(middle - half), high=math.exp(middle + half))
+
+
+def _ratio_interval(before: Floats, after: Floats) -> Interval | None:
     """Of second over first, in logarithms, from the scatter of ten batch means each."""
+    first, second = batch_means(before), batch_means(after)
     if first is None or second is None:
         return None
     errors = [float(side.std(ddof=1)) / math.sqrt(_BATCHES) / float(side.mean()) for side in (first, second)]

@@ -84,10 +84,14 @@ class Columns:
     def completed(self) -> int:
         return int(self._ok().sum())
 
+    def in_order(self, name: str) -> tuple[Times, Floats]:
+        """Instants due in order, and ``ttft_s``, ``tpot_s`` or ``e2e_s`` of each: nan where it did not complete."""
+        order = np.argsort(self.t_sched_ns, kind="stable")
+        return self.t_sched_ns[order], np.where(self._ok(), self._floats(name), nan)[order]
+
     def latencies_s(self, name: str) -> Floats:
-        """``ttft_s``, ``tpot_s`` or ``e2e_s`` of the completed requests in order of schedule, where there is one."""
-        done = np.flatnonzero(self._ok())
-        values = self._floats(name)[done[np.argsort(self.t_sched_ns[done], kind="stable")]]
+        """The same without instants and without the nan."""
+        values = self.in_order(name)[1]
         return values[~np.isnan(values)]
 
     def good(self, slo: Slo) -> int:

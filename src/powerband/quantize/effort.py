@@ -14,6 +14,7 @@ from powerband.records.value import Interval, Record
 _SPREAD = 3.0
 _TORCH_BYTES = 650 << 20  # an interpreter with torch and transformers loaded
 _LLAMA_BYTES = 40 << 20
+_EXTRA_BYTES = {"gptqmodel": 1200 << 20}  # seen: its kernels are compiled in the process
 _TOKEN_BYTES = 36  # of a token's text, score and type in a GGUF file, with its share of the merges (SmolLM2: 36)
 
 
@@ -27,17 +28,17 @@ class Cost(Record):
 
 # Fitted to CPU seconds on SmolLM2-135M-Instruct, one core of a Xeon with AVX-512, 2026-11.
 COSTS = {
-    ("llm-compressor", "gptq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=8.0e-11),
+    ("llm-compressor", "gptq"): Cost(start_s=12, parameter_s=2.0e-7, token_s=5.0e-11),
     ("llm-compressor", "awq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=3.0e-10),
-    ("llm-compressor", "smoothquant"): Cost(start_s=12, parameter_s=3.0e-7, token_s=8.0e-11),
-    ("llm-compressor", ""): Cost(start_s=8, parameter_s=2.0e-8),
-    ("gptqmodel", ""): Cost(start_s=15, parameter_s=1.0e-6, token_s=8.0e-11),
+    ("llm-compressor", "smoothquant"): Cost(start_s=12, parameter_s=2.0e-7, token_s=5.0e-11),
+    ("llm-compressor", ""): Cost(start_s=5, parameter_s=1.0e-8),
+    ("gptqmodel", ""): Cost(start_s=15, parameter_s=5.0e-7, token_s=6.0e-11),
     ("auto-round", ""): Cost(start_s=12, parameter_s=1.0e-6, token_s=2.0e-10),
     ("torchao", ""): Cost(start_s=4, parameter_s=5.0e-9),
     ("bitsandbytes", ""): Cost(start_s=4, parameter_s=2.0e-8),
     ("llama.cpp", ""): Cost(start_s=0.5, parameter_s=1.2e-8),
     ("llama.cpp", "searched"): Cost(start_s=0.5, parameter_s=7.5e-8),
-    ("mlx", ""): Cost(start_s=5, parameter_s=1.0e-8),
+    ("mlx", ""): Cost(start_s=1.5, parameter_s=5.0e-9),
 }
 _SEARCHED = ("q2_k", "q3_k", "iq")  # types whose scales are searched, or fall back to one that is
 
@@ -77,8 +78,10 @@ def _memory(job: Job, model: ModelSpec, output: int, tokens: int) -> tuple[int, 
         largest = max((part.parameters for part in model.parts), default=model.vocab * model.hidden)
         total = _LLAMA_BYTES + model.weight_bytes + 4 * largest + output // max(model.n_layers, 1)
         return total, f"the mapped source {format_bytes(model.weight_bytes)} and the widest tensor in 32 bits"
+    if job.tool.name == "mlx":
+        return _LLAMA_BYTES + 3 * output, "the result and what is being written of it; the source is mapped"
     loaded = 2 * model.parameters
-    total = _TORCH_BYTES + loaded + output
+    total = _TORCH_BYTES + loaded + output + _EXTRA_BYTES.get(job.tool.name, 0)
     if job.method.calibration != "wanted":
         return total, f"16-bit weights {format_bytes(loaded)}, the result, and torch"
     states = 2 * 2 * tokens * model.hidden

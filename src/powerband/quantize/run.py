@@ -266,7 +266,7 @@ def _card(
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {format_bytes(psutil.virtual_memory().total)}",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         skipped_modules=tuple(sorted({*result["skipped"], *skipped})),
-        tensors=tensors or result["tensors"],
+        tensors=tensors or {name: count for name, count in result["tensors"].items() if count},
         calibration=calibration,
         notes=tuple(result["notes"]),
         files=files,

@@ -11,6 +11,7 @@ from powerband.records.errors import RequestError
 from powerband.records.value import Record
 
 _MOST_BYTES = 1 << 30
+_SHORT_CHARS, _LONG_CHARS = 1200, 4000  # of a passage of plain text: some 300 to 1,000 tokens
 _LOGGED = re.compile(r"Received request \S+: prompt: (?P<prompt>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 _TEXT_KEYS = ("text", "content", "prompt", "input", "question", "instruction")
@@ -55,8 +56,23 @@ def _samples(text: str, path: Path) -> Iterator[Sample]:
     elif "Received request " in text:
         yield from _log(text)
     else:
-        for block in re.split(r"\n\s*\n", text):
-            yield Sample(text=block.strip(), kind=kind_of(block))
+        for passage in _passages(text):
+            yield Sample(text=passage, kind=kind_of(passage))
+
+
+def _passages(text: str) -> Iterator[str]:
+    """Plain text in passages: short paragraphs together, long ones cut, since a file is no list of prompts."""
+    held = ""
+    for block in re.split(r"\n\s*\n", text):
+        held = f"{held}\n\n{block.strip()}".strip()
+        while len(held) > _LONG_CHARS:
+            yield held[:_LONG_CHARS]
+            held = held[_LONG_CHARS:]
+        if len(held) >= _SHORT_CHARS:
+            yield held
+            held = ""
+    if held:
+        yield held
 
 
 def _array(text: str, path: Path) -> Iterator[Sample]:

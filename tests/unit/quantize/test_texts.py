@@ -48,6 +48,15 @@ def test_prompts_are_read_from_the_log_of_a_running_server(tmp_path: Path) -> No
     assert [sample.text for sample in found] == ["It's a test\nwith lines", "say 'yes'"]
 
 
+def test_plain_text_is_cut_into_passages_and_nothing_is_lost(tmp_path: Path) -> None:
+    paragraphs = ["short one."] * 200 + ["long " * 3000]
+    found = read_samples(write(tmp_path / "book.txt", "\n\n".join(paragraphs)))
+    assert all(len(sample.text) <= 4000 for sample in found)
+    assert sum(len(sample.text) >= 1200 for sample in found) >= len(found) - 1
+    assert "".join(sample.text for sample in found).count("short one.") == 200
+    assert "".join(sample.text for sample in found).count("long") == 3000
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [("", "no text"), ("\n\n  \n", "no text"), ('{"a": 1}\n', "no text"), ('{"text": "x"}\n{broken\n', "line 2")],

@@ -74,6 +74,12 @@ MEMORY_KNOBS: dict[str, tuple[Knob, ...]] = {
         _whole("tokens_per_block", "tokens in one cache block", 32),
         _choice("kv_cache_dtype", "how cached values are stored", "auto", ("auto", "fp8", "int8")),
     ),
+    "openvino": (
+        _whole("max_num_seqs", "sequences in one step", 1),
+        _whole("max_num_batched_tokens", "tokens in one step", 256),
+        _whole("cache_size", "GB of the KV cache (0: it grows as needed)", 0, low=0),
+        _choice("KV_CACHE_PRECISION", "how cached values are stored", "auto", ("auto", "u8", "f16", "bf16", "f32")),
+    ),
     "transformers": (
         _whole("max_length", "longest sequence", 4096),
         _whole("batch_size", "sequences generated together", 1),

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from powerband.cli import options, sessions
+from powerband.cli import ladder_session, options, sessions
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
 from powerband.report.markdown import render_markdown
@@ -13,9 +13,19 @@ from powerband.stores.sqlite import Journal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sessions.add_arguments(parser, budget="20m", repeats=3)
+    group = parser.add_argument_group("ladder")
+    group.add_argument(
+        "--from",
+        dest="ladder_from",
+        metavar="ENGINE",
+        help="walk from this engine (transformers) to --engine, one measured change a rung; --budget is for one call",
+    )
+    group.add_argument("--quantized", metavar="MODEL", help="the same model in fewer bits, for the quantised rung")
 
 
 def run(args: argparse.Namespace) -> int:
+    if ladder_session.is_ladder(args):
+        return ladder_session.run(args)
     report, journal = sessions.run_session(args, "loop")
     page = write_report(report, journal)
     if args.json:

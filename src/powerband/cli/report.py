@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
-from powerband.cli import options
+from powerband.cli import ladder_session, options
 from powerband.cli.journal import report_of
 from powerband.cli.loop import evidence
 from powerband.records.errors import RequestError
-from powerband.report.markdown import render_markdown
-from powerband.report.page import render_page
+from powerband.report.ladder import ladder_document
+from powerband.report.loop_document import loop_document
+from powerband.report.markdown import draw_markdown
+from powerband.report.page import render_document
 from powerband.stores.sqlite import Journal
 
 
@@ -28,17 +30,22 @@ def run(args: argparse.Namespace) -> int:
         )
     journal = Journal(args.home)
     session = journal.session(args.session)
-    report = report_of(journal, session)
-    if report is None:
+    report, ladder = report_of(journal, session), ladder_session.report_of(journal, session)
+    if report is None and ladder is None:
         raise RequestError(
             f"session {session.session_id} has not come to its end ({session.status})",
             hint=f"go on with it: powerband {session.command} --resume {session.session_id}",
         )
     out: Path = args.out or journal.home / "reports" / f"{session.session_id}.html"
-    render = render_markdown if out.suffix == ".md" else render_page
+    draw = draw_markdown if out.suffix == ".md" else render_document
+    if ladder is not None:
+        document = ladder_document(ladder)
+    else:
+        assert report is not None  # one of the two is there
+        document = loop_document(report, evidence(report, journal))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(render(report, evidence(report, journal)), encoding="utf-8")
+        out.write_text(draw(document), encoding="utf-8")
     except OSError as error:
         raise RequestError(f"cannot write {out}: {error.strerror}", hint="choose another --out") from error
     if args.json:

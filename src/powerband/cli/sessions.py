@@ -71,6 +71,8 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
         repeats=args.repeats,
         seed=args.seed,
         numerics=args.numerics,
+        ladder_from=getattr(args, "ladder_from", None),
+        quantized=_absolute(getattr(args, "quantized", None)),
     )
 
 
@@ -88,7 +90,7 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
         session = journal.begin(command, msgspec.json.encode(request).decode())
     narrator = Narrator(quiet=args.quiet, budget_s=case.request.budget_s)
     narrator.say(f"session {session.session_id} in {args.home}")
-    with _held(journal, session):
+    with held(journal, session):
         trials = Trials(
             journal,
             session.session_id,
@@ -104,7 +106,7 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
 
 
 @contextmanager
-def _held(journal: Journal, session: Session) -> Iterator[None]:
+def held(journal: Journal, session: Session) -> Iterator[None]:
     """Hold the session against a second process, and write down how it ended."""
     folder = journal.home / "sessions"
     folder.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from powerband.records.config import Value
 from powerband.records.errors import RequestError
 
 _POLL_S = 0.1
+_CPU_CACHE = 0.1  # of the host's memory, where nothing is said: transformers itself would take 0.6 of it
 _LOOK_EVERY = 32  # results between two looks at the gauges and at clients that left
 _FIELDS = ("max_batch_tokens", "num_blocks", "block_size", "max_memory_percent", "max_requests_per_batch")
 
@@ -130,6 +131,8 @@ def open_manager(model: Any, knobs: dict[str, Value]) -> Any:
     asked: dict[str, Any] = {name: knobs[name] for name in _FIELDS if knobs.get(name)}
     if knobs.get("cuda_graphs", "auto") != "auto":
         asked["use_cuda_graph"] = knobs["cuda_graphs"] == "on"
+    if model.device.type == "cpu" and not asked.keys() & {"num_blocks", "max_memory_percent"}:
+        asked["max_memory_percent"] = _CPU_CACHE
     if missing := [name for name in asked if name not in known]:
         raise RequestError(f"this transformers has no {missing[0]} for continuous batching", hint="leave it out")
     # eos -1: what ends an answer comes with each request.

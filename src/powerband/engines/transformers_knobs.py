@@ -50,7 +50,7 @@ def _continuous() -> tuple[Knob, ...]:
         Knob(name="block_size", kind="int", low=0, naive=0, help="continuous: tokens of a cache block (0: default)"),
         Knob(
             name="max_memory_percent", kind="float", low=0, high=1, naive=0.0, addresses=("kv_pressure",),
-            help="continuous: share of the memory that its cache may take (0: default)",
+            help="continuous: share of the memory for its cache (0: 0.1 on a CPU, else as transformers chooses)",
         ),
         Knob(
             name="cuda_graphs", kind="choice", choices=("auto", "on", "off"), naive="auto",

@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         values: dict[str, Value] = parse_settings(given.set, knobs)
         backend: Backend = load(make)(given.model, values)
     except PowerbandError as error:
-        sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")
+        sys.stderr.write(f"error: {error.message}; {error.hint}\n")  # one line: the last of a log is what is shown
         return error.exit_code
     try:
         threads = int(values.get("tokenizer_threads", 0))

@@ -10,7 +10,7 @@ from powerband.probes.prometheus import Scrape, parse_metrics
 from powerband.records.sample import EngineSample
 from powerband.records.value import Measured, Missing, Record
 
-Dialect = Literal["llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"]
+Dialect = Literal["llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "powerband"]
 
 
 class _Source(Record):
@@ -74,6 +74,19 @@ _MAPS: dict[Dialect, dict[str, _Source]] = {
         "waiting": _Source(names=("trtllm_num_requests_waiting",)),
         "kv_used_ratio": _Source(names=("trtllm_kv_cache_utilization",), join="mean"),
     },
+    # Our own workers; what a backend does not know is not on its page.
+    "powerband": {
+        "running": _Source(names=("powerband_requests_running",)),
+        "waiting": _Source(names=("powerband_requests_waiting",)),
+        "kv_used_ratio": _Source(names=("powerband_kv_used_ratio",), join="mean", optional=True),
+        "prompt_tokens_total": _Source(names=("powerband_prompt_tokens_total",)),
+        "output_tokens_total": _Source(names=("powerband_output_tokens_total",)),
+        "prefill_seconds_total": _Source(names=("powerband_prefill_seconds_total",), optional=True),
+        "decode_seconds_total": _Source(names=("powerband_decode_seconds_total",), optional=True),
+        "steps_total": _Source(names=("powerband_steps_total",), optional=True),
+        "draft_tokens_total": _Source(names=("powerband_draft_tokens_total",), optional=True),
+        "accepted_tokens_total": _Source(names=("powerband_accepted_tokens_total",), optional=True),
+    },
 }
 # Triton's TensorRT-LLM backend tells the same under label sets of two families.
 _TRITON: dict[str, _Source] = {
@@ -90,6 +103,7 @@ _PREFIXES: dict[str, Dialect] = {
     "tgi_": "tgi",
     "trtllm_": "tensorrt-llm",
     "nv_trt_llm_": "tensorrt-llm",
+    "powerband_": "powerband",
 }
 _JOIN: dict[str, Callable[[list[float]], float]] = {"sum": math.fsum, "mean": lambda each: math.fsum(each) / len(each)}
 _FIELDS = tuple(name for name in EngineSample.__struct_fields__ if name != "t_ns")

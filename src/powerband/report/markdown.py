@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
-from powerband.report.document import Block, Bullets, Cell, Code, Column, Entries, Section, Table, Text
+from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Entries, Section, Table, Text
 from powerband.report.loop_document import loop_document
 
 # What could begin markup: an underscore inside a word cannot, a bracket only where a link could end.
@@ -15,8 +15,12 @@ _FOLDED = {"latency", "trials", "provenance"}
 
 
 def render_markdown(report: LoopReport, runs: Mapping[str, Run]) -> str:
-    """The same document as the page; names and log lines are escaped, so that they show as they are."""
-    document = loop_document(report, runs)
+    """The same document as the page."""
+    return draw_markdown(loop_document(report, runs))
+
+
+def draw_markdown(document: Document) -> str:
+    """Any document as Markdown; names and log lines are escaped, so that they show as they are."""
     answer = document.headline
     lines = [f"# {escape(document.title)}", "", escape(f"{document.subtitle}, {document.stamp}"), ""]
     lines += [f"**{escape(answer.sentence)}**", "", *(f"- {escape(detail)}" for detail in answer.details)]

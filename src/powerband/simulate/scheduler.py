@@ -13,7 +13,11 @@ Batching = Literal["continuous", "static"]
 VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
 
 
-MODELLED = ("llamacpp", "vllm", "fake")
+# What transformers takes in one step of continuous batching where not told: it sizes this by the memory (assumed).
+CONTINUOUS_TOKENS = 2048
+UNBOUND = 1 << 20
+
+MODELLED = ("llamacpp", "vllm", "fake", "transformers", "openvino")
 PAGED = ("vllm",)  # how much the cache holds bounds the batch; elsewhere each slot has its own part
 
 
@@ -76,6 +80,29 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             kv_tokens=int(knobs.get("kv_tokens", 0)) or None,
             slot_tokens=int(knobs.get("context", 0)) or None,
         )
+    if config.engine in ("transformers", "openvino"):
+        return _hosted_limits(config)
     raise RequestError(
         f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: " + ", ".join(MODELLED)
     )
+
+
+def _hosted_limits(config: EngineConfig) -> Limits:
+    """The in-process engines behind our own worker; a static batch is prefilled and decoded as a whole."""
+    knobs = config.knobs
+    if config.engine == "openvino":
+        return Limits(
+            slots=int(knobs.get("max_num_seqs", 1)),
+            batch_tokens=int(knobs.get("max_num_batched_tokens", 256)),
+            chunked=knobs.get("dynamic_split_fuse", True) is not False,
+        )
+    limit = int(knobs.get("max_length", 0)) or None
+    batching = knobs.get("batching", "none")
+    if batching == "continuous":
+        return Limits(
+            slots=int(knobs.get("max_requests_per_batch", 0)) or UNBOUND,
+            batch_tokens=int(knobs.get("max_batch_tokens", 0)) or CONTINUOUS_TOKENS,
+            slot_tokens=limit,
+        )
+    slots = int(knobs.get("batch_size", 1)) if batching == "static" else 1
+    return Limits(slots=slots, batch_tokens=UNBOUND, batching="static", slot_tokens=limit)

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from powerband.account.plan import Plan, Request
 from powerband.account.rules.llamacpp import plan_llamacpp
+from powerband.account.rules.openvino import plan_openvino
 from powerband.account.rules.others import plan_sglang, plan_tensorrt_llm, plan_tgi, plan_transformers
 from powerband.account.rules.vllm import plan_vllm
 from powerband.records.errors import unknown_name
 
 RULES: dict[str, Callable[[Request], Plan]] = {
     "llamacpp": plan_llamacpp,
+    "openvino": plan_openvino,
     "sglang": plan_sglang,
     "tensorrt-llm": plan_tensorrt_llm,
     "tgi": plan_tgi,

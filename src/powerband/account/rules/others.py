@@ -100,7 +100,7 @@ def plan_transformers(request: Request) -> Plan:
     """A batch of equal length; the cache counts as long as it is asked to grow."""
     knobs, facts, device = Settings(request.config), engine_constants("transformers"), request.device
     model = request.model
-    limit = knobs.whole("max_length", min(model.context_tokens or 4096, 4096))
+    limit = knobs.whole("max_length", 0, low=0) or min(model.context_tokens or 4096, 4096)
     batch = knobs.whole("batch_size", 1)
     value = 4 if knobs.word("dtype", "auto") == "float32" or model.compute_dtype == "f32" else 2
     weights = _weights(request, model, 1, request.count)

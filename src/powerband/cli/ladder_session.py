@@ -1,0 +1,97 @@
+"""A ladder as a session of ``powerband loop --from``: begin or resume it, climb, write its page."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+
+from powerband.case import CaseRequest
+from powerband.cli import options, sessions
+from powerband.cli.progress import Narrator
+from powerband.ladder.case import prepare_ladder
+from powerband.ladder.climb import Ladder
+from powerband.records.errors import RequestError
+from powerband.records.ladder import LadderReport
+from powerband.records.units import parse_duration
+from powerband.report.ladder import ladder_document
+from powerband.report.ladder_text import render_ladder
+from powerband.report.markdown import draw_markdown
+from powerband.report.page import render_document
+from powerband.stores.base import Session
+from powerband.stores.sqlite import Journal
+
+_TOP = "the top was reached"
+
+
+def is_ladder(args: argparse.Namespace) -> bool:
+    """Whether ``--from`` was given, or the session to resume is a ladder."""
+    if args.resume is None:
+        return args.ladder_from is not None
+    if not (args.home / "journal.sqlite").is_file():
+        return False
+    journal = Journal(args.home)
+    try:
+        return _request(journal.session(args.resume or None)).ladder_from is not None
+    finally:
+        journal.close()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Climb as far as ``--budget`` of this call pays for; 0 also where it was cut off, since --resume goes on."""
+    request = None if args.resume is not None else sessions.request_of(args)
+    case = None if request is None else prepare_ladder(request)  # a wrong request leaves no trace in the journal
+    journal = Journal(args.home)
+    if request is None or case is None:
+        session = journal.session(args.resume or None)
+        case = prepare_ladder(_request(session))
+    else:
+        session = journal.begin("loop", msgspec.json.encode(request).decode())
+    seconds = parse_duration(args.budget)
+    narrator = Narrator(quiet=args.quiet)
+    narrator.say(f"session {session.session_id} in {args.home}: a ladder, at most {args.budget} in this call")
+    with sessions.held(journal, session):
+        ladder = Ladder(
+            case,
+            journal,
+            session.session_id,
+            command=shlex.join(["powerband", *sys.argv[1:]]),
+            seconds=seconds,
+            watcher=narrator,
+        )
+        report = ladder.climb()
+        journal.put_document(session.session_id, "ladder", msgspec.json.encode(report))
+    if report.stopped_because != _TOP:
+        journal.end(session.session_id, "stopped", report.stopped_because)
+    page = write_page(report, journal)
+    if args.json:
+        options.print_json({"ladder": report, "journal": str(journal.home / "journal.sqlite"), "report": str(page)})
+    else:
+        options.print_text(render_ladder(report, page=str(page), **options.terminal()))
+    return 0 if any(rung.status == "done" for rung in report.rungs) else 3
+
+
+def write_page(report: LadderReport, journal: Journal) -> Path:
+    folder = journal.home / "reports"
+    folder.mkdir(exist_ok=True)
+    page = folder / f"{report.session_id}.html"
+    document = ladder_document(report)
+    page.write_text(render_document(document), encoding="utf-8")
+    page.with_suffix(".md").write_text(draw_markdown(document), encoding="utf-8")
+    return page
+
+
+def report_of(journal: Journal, session: Session) -> LadderReport | None:
+    """The stored report of a ladder, as far as it was climbed; None for other sessions."""
+    body = journal.document(session.session_id, "ladder")
+    return None if body is None else msgspec.json.decode(body, type=LadderReport)
+
+
+def _request(session: Session) -> CaseRequest:
+    try:
+        return msgspec.json.decode(session.request, type=CaseRequest)
+    except msgspec.DecodeError:
+        raise RequestError(
+            f"session {session.session_id} is a {session.command}", hint="only loop and tune resume"
+        ) from None

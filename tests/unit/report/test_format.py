@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerband.records.config import EngineConfig
 from powerband.records.columns import compute_metrics
+from powerband.records.config import EngineConfig
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.report import format as fmt

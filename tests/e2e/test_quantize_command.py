@@ -79,9 +79,10 @@ def test_impossible_work_is_refused_before_it_starts(
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["--plan"], "no engine", "--engine any"),
+        (["--method", "fp8", "--out", "x"], "no engine", "--engine any"),
         (["--plan", "--engine", "vlm"], "unknown engine", "vllm"),
-        (["--engine", "vllm"], "no method", "--plan"),
+        (["--engine", "vllm", "--out", "x"], "no method", "--plan"),
+        (["--engine", "vllm", "--method", "fp8", "--out", "x", "--python", "/no/python"], "no interpreter", "--python"),
         (["--engine", "vllm", "--method", "fp8"], "no place", "--out"),
         (["--engine", "vllm", "--method", "fp9", "--out", "x"], "unknown method", "fp8"),
         (["--engine", "vllm", "--method", "gptq", "--out", "x", "--device", "h100"], "looks at text", "--calibration"),
@@ -123,3 +124,17 @@ def test_a_missing_tool_names_what_to_install(model: Path, tmp_path: Path, capsy
     assert code in (2, 3)  # 3 where this machine has less memory than an 8B model wants
     assert "pip install llmcompressor" in err or "memory: about" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_without_a_method_it_is_a_plan_and_calibration_text_is_looked_at(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``powerband quantize MODEL --calibration ours.jsonl``: what a person short of memory types first."""
+    text = tmp_path / "ours.jsonl"
+    text.write_text("\n".join(json.dumps({"prompt": f"question {number}"}) for number in range(40)), encoding="utf-8")
+    code = main(["quantize", str(model), "--calibration", str(text), "--device", "h100-80gb", "--json"])
+    document = json.loads(said(capsys)[0])
+    assert code == 0
+    assert document["engine"] == "vllm"
+    assert document["calibration"]["samples"] == 40
+    assert main(["quantize", str(model), "--calibration", str(text), "--device", "h100-80gb", "--method", "fp8"]) == 2

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ _ENGINES = ("vllm", "sglang", "tgi", "tensorrt-llm", "transformers", "llamacpp",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a folder with config.json, a .gguf file, or a hub id")
-    parser.add_argument("--plan", action="store_true", help="only say what is possible and what it would bring")
+    parser.add_argument("--plan", action="store_true", help="only say what is possible and brings (without --method)")
     parser.add_argument(
         "--method",
         help="gptq, awq, autoround, smoothquant, w8a8, fp8, fp8-block, nvfp4, int8, int4, bnb-int8, bnb-nf4, mlx4, mlx8"
@@ -54,11 +55,14 @@ def run(args: argparse.Namespace) -> int:
     from powerband.quantize.methods import parse_method, planned_methods
     from powerband.quantize.plan import Setting, make_plan
 
+    args.plan = args.plan or args.method is None
     _check(args)
     methods = [args.method] if args.method else planned_methods()
     for name in methods:
         parse_method(name, args.tool if args.method else None)
     spec, device = read_model(args.model), read_device(args.device)
+    if args.engine is None:  # a plan alone: as account chooses
+        args.engine = "llamacpp" if spec.quantisation == "gguf" else "vllm"
     traffic = _traffic(args)
     setting = Setting(
         model=spec, device=device, config=_config(args, traffic), count=args.count, traffic=traffic,
@@ -71,14 +75,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.engine is None:
+    if args.engine is None and not args.plan:
         raise RequestError("no engine was named", hint="say what will serve it: --engine vllm (or --engine any)")
-    if args.engine not in _ENGINES:
+    if args.engine is not None and args.engine not in _ENGINES:
         raise unknown_name("engine", args.engine, _ENGINES)
-    if not args.plan and not args.method:
-        raise RequestError("no method was named", hint="--plan says which are possible; then --method gptq --out DIR")
     if not args.plan and args.out is None:
         raise RequestError("no place for the model", hint="--out DIR")
+    if args.out is not None and args.method is None:
+        raise RequestError("no method was named", hint="--plan says which are possible; then --method gptq --out DIR")
+    if not args.plan and shutil.which(args.python) is None:
+        raise RequestError(f"no interpreter at {args.python}", hint="--python PATH of the one that has the tool")
     for name, low, high in (("samples", 1, 100_000), ("sequence_tokens", 16, 1_000_000), ("threads", 0, 4096)):
         value = getattr(args, name)
         if not low <= value <= high:
@@ -124,6 +130,7 @@ def _traffic(args: argparse.Namespace) -> Any:
 def _show_plan(args: argparse.Namespace, setting: Any, plan: Any) -> int:
     from powerband.cli.quantize_screen import draw_plan
 
+    calibration = _take(args)[1] if args.calibration is not None else None
     if args.json:
         options.print_json(
             {
@@ -139,10 +146,12 @@ def _show_plan(args: argparse.Namespace, setting: Any, plan: Any) -> int:
                 "as_it_is": plan.base,
                 "methods": plan.rows,
                 "cache": plan.cache,
+                "calibration": calibration,
             }
         )
     else:
         options.print_text(draw_plan(setting, plan))
+        _say(args, *_about(calibration))
     return 0 if any(row.support.possible for row in plan.rows) else 1
 
 
@@ -179,8 +188,6 @@ def _quantise(args: argparse.Namespace, setting: Any) -> int:
 
 
 def _calibration(args: argparse.Namespace, job: Any) -> tuple[list[Any], Any]:
-    from powerband.quantize.calibration import take_calibration
-
     if args.calibration is None:
         if job.method.calibration == "wanted":
             raise RequestError(
@@ -188,6 +195,12 @@ def _calibration(args: argparse.Namespace, job: Any) -> tuple[list[Any], Any]:
                 hint="--calibration FILE: some hundred prompts of your own traffic",
             )
         return [], None
+    return _take(args)
+
+
+def _take(args: argparse.Namespace) -> tuple[list[Any], Any]:
+    from powerband.quantize.calibration import take_calibration
+
     return take_calibration(
         args.calibration, samples=args.samples, sequence_tokens=args.sequence_tokens, seed=args.seed,
         reference=args.reference_text,
@@ -220,16 +233,21 @@ def _before(support: Any, calibration: Any, expected: Any) -> list[str]:
     lines = [f"warning: {caveat.text} ({caveat.source})" for caveat in support.caveats]
     if support.answer != "runs":
         lines.insert(0, f"warning: {support.engine}: {support.why}")
-    if calibration is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(calibration.kinds.items()))
-        lines.append(f"calibration: {calibration.samples} samples ({kinds}), about {calibration.tokens:,} tokens")
-        lines += [f"warning: {text}" for text in calibration.warnings]
+    lines += _about(calibration)
     span = f"{format_duration(expected.interval_s.low)} to {format_duration(expected.interval_s.high)}"
     lines.append(
         f"expected: {format_duration(expected.seconds)} ({span}), {format_bytes(expected.memory_bytes)} of memory,"
         f" {format_bytes(expected.output_bytes)} on disk"
     )
     return lines
+
+
+def _about(calibration: Any) -> list[str]:
+    if calibration is None:
+        return []
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(calibration.kinds.items()))
+    said = f"calibration: {calibration.samples} samples ({kinds}), about {calibration.tokens:,} tokens"
+    return [said, *(f"warning: {text}" for text in calibration.warnings)]
 
 
 def _narrator(args: argparse.Namespace, expected_s: float) -> Any:

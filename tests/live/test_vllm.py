@@ -77,7 +77,7 @@ class TestVllm(EngineContract):
 @pytest.fixture(scope="module")
 def running(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRunning]:
     folder = tmp_path_factory.mktemp("shared")
-    server = Vllm().start(config(tiny, num_gpu_blocks_override=8, **profiler_knobs(folder / "traces")), folder)
+    server = Vllm().start(config(tiny, num_gpu_blocks_override=9, **profiler_knobs(folder / "traces")), folder)
     yield server
     server.stop()
 
@@ -95,7 +95,7 @@ def test_what_it_runs_is_read_back(running: VllmRunning) -> None:
     for name, value in {"max_num_seqs": 4, "max_num_batched_tokens": 1024, "max_model_len": 1024}.items():
         assert effective.values[name] == value
     assert effective.values["enforce_eager"] is True
-    assert effective.values["num_gpu_blocks"] == 8
+    assert effective.values["num_gpu_blocks"] == 9
     assert running.version.startswith("vLLM 0.")
 
 

@@ -30,6 +30,8 @@ _FAULTS: tuple[tuple[str, str], ...] = (
     ("unsupported quantisation", r"(\S+ is not supported for quantization method .*)"),
     ("unsupported quantisation", r"(Quantization method specified in the model config .* does not match .*)"),
     ("unsupported quantisation", r"(Cannot find the config file for \w+|Unknown quantization method: .*)"),
+    ("unsupported quantisation", r"(_C::\w*(?:quant|fp8|fp4|gptq|awq|marlin)\w*\(\) expected .*)"),  # built without it
+    ("unsupported quantisation", r"(Failed to find a kernel that can implement .*)"),
     ("a flag is not known to this vLLM", r"(?:error: )(unrecognized arguments: .*|argument --\S+: .*)"),
     ("the port is taken", r"(.*address already in use.*)"),
     ("the engine hung", r"(RPC call to \w+ timed out\.?|.*Timed out waiting for engine core processes.*)"),

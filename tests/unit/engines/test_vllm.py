@@ -187,6 +187,10 @@ DEAD += "EngineCore encountered an issue. See stack trace (above) for the root c
             "out of memory: no room for the KV cache", "max seq len (4096)",
         ),
         (["ValueError: fp8 quantization is currently not supported in cpu."], "unsupported quantisation", "fp8"),
+        (
+            ["(Worker pid=9) ERROR 11-29 20:45:01 [executor.py:953] RuntimeError: _C::static_scaled_fp8_quant() "
+             "expected at most 0 argument(s) but received 4 argument(s)."], "unsupported quantisation", "_fp8_quant",
+        ),
         (["vllm: error: unrecognized arguments: --stream-interval 4"], "a flag is not known to this vLLM", "--stream"),
     ],
 )  # fmt: skip

@@ -287,6 +287,23 @@ def test_a_killed_run_can_be_read(tmp_path: Path, workers: int) -> None:
     assert any("did not end by itself" in note for note in found["notes"])
 
 
+def test_a_lost_client_process_ends_the_run_and_leaves_what_was_written(tmp_path: Path) -> None:
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        argv = (url, "--traffic", "in=9,out=5,arrivals=constant(40/s)", "--requests", "2000", "--home", "h", "--quiet")
+        with powerband_load(tmp_path, *argv, "--workers", "2") as process:
+            time.sleep(4.0)
+            clients = psutil.Process(process.pid).children()
+            clients[0].kill()
+            _, err = process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(clients, timeout=10)
+        assert (process.returncode, alive) == (3, [])
+        assert "a client process ended early" in err
+        (folder,) = (tmp_path / "h" / "runs").iterdir()
+        with powerband_load(tmp_path, "--show", str(folder), "--json") as process:
+            found = json.loads(process.communicate(timeout=60)[0])
+    assert found["metrics"]["completed"] >= 20
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_traces_in_a_log_are_those_that_were_kept(tmp_path: Path, workers: int) -> None:
     """Answers, errors and what the deadline cut off: each request once, and the figures those of the log's traces."""

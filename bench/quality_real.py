@@ -68,9 +68,9 @@ def cell(report: QualityReport, name: str, *, invert: bool = False) -> str:
 
 def row(label: str, config: EngineConfig, reports: dict[str, QualityReport], speeds: list[float]) -> str:
     size = Path(config.model).stat().st_size / 1e6
-    chat = reports["chat"]
+    first = next(iter(reports.values()))
     cells = [label, f"{size:.1f}", *(f"{value:.0f}" for value in speeds)]
-    cells += [cell(chat, "perplexity_ratio"), cell(chat, "divergence"), cell(chat, "disagreement", invert=True)]
+    cells += [cell(first, "perplexity_ratio"), cell(first, "divergence"), cell(first, "disagreement", invert=True)]
     cells += [reports[task].verdict for task in reports]
     return "| " + " | ".join(cells) + " |"
 
@@ -81,11 +81,10 @@ def against_itself(gate: Gate, reference: EngineConfig, repeats: int) -> str:
     for n in range(repeats):
         other = reference.replace(n_parallel=4 + n % 5, n_ubatch=(64, 128, 256, 512)[n % 4])
         fresh = Gate(task=gate.task, home=gate.home / f"again-{n}")
-        for name in ("evidence", "again.evidence"):
-            for kept in (gate.home / "quality").glob(f"*{name}"):
-                target = fresh.home / "quality" / kept.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(kept.read_bytes())
+        for kept in (gate.home / "quality").glob("*.evidence"):
+            target = fresh.home / "quality" / kept.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(kept.read_bytes())
         report = fresh.check(reference, other)
         passed += report.verdict == "passed"
         widest = max([widest, *(known(m.value) or 0.0 for m in report.metrics if m.name == "divergence")])
@@ -104,11 +103,12 @@ def main() -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--tasks", default="chat,code")
     parser.add_argument("--prompts", type=int, default=0)
+    parser.add_argument("--answer-tokens", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--no-speed", action="store_true")
     given = parser.parse_args()
-    tasks = [load_task(name, most=given.prompts) for name in given.tasks.split(",")]
+    tasks = [load_task(name, most=given.prompts, answer_tokens=given.answer_tokens) for name in given.tasks.split(",")]
     gates = {
         task.name: Gate(task=task, home=given.home, say=lambda line: print(line, file=sys.stderr)) for task in tasks
     }

@@ -1,6 +1,7 @@
 """Run the quality gate: serve the reference and the candidate, ask both the same, judge, and remember the verdict."""
 
 import hashlib
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from powerband.engines.base import Engine, get_engine
 from powerband.load.quality.collect import OnShare, collect_evidence, find_scorer
 from powerband.load.quality.judge import judge_answers
 from powerband.load.target import Target
-from powerband.probes.content import hash_model
+from powerband.probes.content import hash_model, package_versions
 from powerband.probes.installed import find_llamacpp, find_package
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
@@ -30,6 +31,8 @@ from powerband.verify.worst import worst_prompts
 VERSION = 1  # of the method: evidence and verdicts of another version are not taken for this one's
 _NOISE_STEP = 2  # every second prompt and passage is asked again for the noise band
 _SLOTS = 4  # served side by side where the settings hold fewer: the gate is not about speed
+PYTHON = "POWERBAND_PYTHON"  # the interpreter that hosts an engine's worker, where it is another than ours
+_HOSTED = {"transformers": ("transformers", "torch"), "openvino": ("openvino-genai",)}  # packages that decide numbers
 _CHARACTERS_A_TOKEN = 2  # on the safe side, for the context that a prompt needs
 
 Say = Callable[[str], None]
@@ -53,26 +56,38 @@ class Gate:
     say: Say = _quiet
     on_share: OnShare = _no_progress
     seconds: float = field(default=0.0, init=False)
+    reports: list[QualityReport] = field(default_factory=list, init=False)
 
     def check(self, reference: EngineConfig, candidate: EngineConfig) -> QualityReport:
         """The verdict for this pair: recalled where the same content was judged before, else measured now.
 
         Raises RequestError where a config cannot serve the task, EngineError where an engine fails.
         """
-        keys = (self._key(reference), self._key(candidate))
-        pair = None if None in keys else _digest([*keys, limits_for(self.task.preset)])
-        if pair is not None and (kept := load_report(self.home, pair)) is not None:
+        if (kept := self.recall(reference, candidate)) is not None:
             self.say(f"quality        recalled: {kept.verdict}, {kept.reason}")
-            return msgspec.structs.replace(kept, notes=(*kept.notes, "recalled: the same content was judged before"))
+            return kept
         began = time.monotonic()
-        before, again, version = self._reference(reference, keys[0])
+        before, again, version = self._reference(reference, self._key(reference))
         self.say("quality        the candidate")
         after, _, _ = self._serve(candidate, before, noise=False)
         report = self._report(reference, candidate, before, again, after, version, time.monotonic() - began)
         self.seconds += report.seconds
-        if pair is not None:
+        self.reports.append(report)
+        if (pair := self._pair(reference, candidate)) is not None:
             save_report(self.home, pair, report)
         return report
+
+    def recall(self, reference: EngineConfig, candidate: EngineConfig) -> QualityReport | None:
+        """The verdict on the same content from before; None where there is none."""
+        pair = self._pair(reference, candidate)
+        kept = None if pair is None else load_report(self.home, pair)
+        if kept is None:
+            return None
+        return msgspec.structs.replace(kept, notes=(*kept.notes, "recalled: the same content was judged before"))
+
+    def _pair(self, reference: EngineConfig, candidate: EngineConfig) -> str | None:
+        keys = (self._key(reference), self._key(candidate))
+        return None if None in keys else _digest([*keys, limits_for(self.task.preset)])
 
     def _report(
         self,
@@ -181,6 +196,8 @@ def engine_build(engine: str) -> str | None:
     """The installed engine's version, or its program's size and time; None where it cannot be told from here."""
     if engine == "fake":
         return "fake"
+    if engine in _HOSTED and PYTHON in os.environ:
+        return package_versions(os.environ[PYTHON], _HOSTED[engine])
     found = find_llamacpp() if engine == "llamacpp" else find_package(engine.replace("-", "_"))
     if found is None:
         return None
@@ -195,7 +212,7 @@ def serving(engine: Engine, config: EngineConfig, task: QualityTask) -> EngineCo
     longest = max([len(one.prompt) for one in task.prompts] + [len(text) for text in task.passages], default=0)
     request = RequestSpec(offset_ns=0, input_tokens=longest // _CHARACTERS_A_TOKEN + 256, output_tokens=task.max_tokens)
     workload = Workload(requests=(request,), source=f"quality task {task.name}", concurrency=1)
-    slots = {knob.name for knob in engine.knobs()} & {"n_parallel"}
+    slots = {knob.name for knob in engine.knobs()} & {"n_parallel", "slots"}
     more = {name: _SLOTS for name in slots if int(config.knobs.get(name, 1)) < _SLOTS}
     served = engine.complete(config.replace(**more), workload, frozenset())
     reason = engine.refuses(served, workload)

@@ -9,6 +9,7 @@ from typing import Literal
 from powerband.case import Case, offered_factor, within_window
 from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
+from powerband.gate import Gate, numerics, to_result
 from powerband.knee import scaled_to_knee
 from powerband.locate.diagnose import diagnose
 from powerband.probes.device import read_device
@@ -27,6 +28,7 @@ from powerband.simulate.step_time import predict_from_datasheet
 from powerband.tune.search import Proposal, Search
 from powerband.tune.space import Space
 from powerband.verify.compare import compare
+from powerband.verify.quality import need_quality
 
 MINIMUM_EFFECT = 0.03  # a smaller gain is not worth a change of settings
 _START_S = 3.0  # allowance for a start and the warm-up until one was measured
@@ -53,6 +55,8 @@ STAND_IN = ModelSpec(
 
 class Loop:
     """One session: its case, its trials, and what was learnt so far."""
+
+    gate: Gate | None = None  # with one, the search turns settings that alter the answers, and it judges them
 
     def __init__(self, case: Case, trials: Trials) -> None:
         self.case, self.trials = case, trials
@@ -134,7 +138,7 @@ class Loop:
                 complete=case.complete,
                 refuses=case.refuses,
                 fixed=case.fixed,
-                numerics=case.request.numerics,
+                numerics=case.request.numerics or self.gate is not None,
             ),
             baseline,
             self._predictor(),
@@ -149,8 +153,31 @@ class Loop:
             if run is not None and trial.status == "done":
                 self._runs.append(run)
             search.tell(trial, self._predictor())
+            self._bar_what_fails(search, baseline.config)
             self._rounds.append(self._round(proposal, trial, better=search.best.n == trial.n))
         return search.best, search.stopped_because
+
+    def _bar_what_fails(self, search: Search, baseline: EngineConfig) -> None:
+        """Put the best config so far through the gate; one that does not pass goes, with all that share its numbers."""
+        while self.gate is not None:
+            best, spent_s = search.best.config, self.gate.seconds
+            quality = self.quality_of(baseline, best)
+            search.charge(self.gate.seconds - spent_s)
+            if quality.verdict in ("passed", "not_needed"):
+                return
+            unfit = numerics(best)
+            search.bar(lambda config, unfit=unfit: numerics(config) == unfit)  # type: ignore[misc]
+
+    def quality_of(self, before: EngineConfig, after: EngineConfig) -> QualityResult:
+        """Whether the answers stay as good: the gate's verdict where the change may alter them and there is a gate."""
+        needed = need_quality(before, after, get_engine(after.engine).knobs())
+        if needed.verdict == "not_needed" or self.gate is None:
+            return needed
+        self.trials.close()  # an engine that is kept running would share its cores with the gate's
+        try:
+            return to_result(self.gate.check(before, after))
+        except EngineError as error:
+            return QualityResult(verdict="undecided", reason=f"the gate could not be run: {error.message}")
 
     def compare(self, before: EngineConfig, after: EngineConfig, *, minimum_effect: float = MINIMUM_EFFECT) -> Verdict:
         """Fresh runs of both, in the order ABBA, so that a drift of the machine falls on both alike."""
@@ -166,7 +193,7 @@ class Loop:
             runs["after"],
             slo=self.case.slo,
             minimum_effect=minimum_effect,
-            quality=quality_of(before, after),
+            quality=self.quality_of(before, after),
         )
 
     def _measure(
@@ -255,15 +282,6 @@ def summarise(workload: Workload) -> TrafficSummary:
         request_rate_per_s=workload.request_rate_per_s,
         concurrency=workload.concurrency,
     )
-
-
-def quality_of(before: EngineConfig, after: EngineConfig) -> QualityResult:
-    """Whether a quality gate is needed: where a changed knob alters the answers. None is built yet, so none is run."""
-    changed = after.changes_from(before)
-    altering = [knob.name for knob in get_engine(after.engine).knobs() if knob.numerics and knob.name in changed]
-    if not altering:
-        return QualityResult(verdict="not_needed", reason="no changed setting alters the answers")
-    return QualityResult(verdict="not_run", reason=f"{', '.join(altering)} may alter the answers: no gate was run")
 
 
 def _causes(diagnosis: Diagnosis) -> list[Cause]:

@@ -18,6 +18,7 @@ from powerband.load.target import Target
 from powerband.records.errors import EngineError
 from powerband.records.quality import QualityPrompt, QualityTask
 from powerband.records.value import Missing
+from tests.support.stub_backend import StubBackend, served
 
 Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -207,3 +208,33 @@ def test_a_server_that_fails_is_an_engine_error_with_its_words() -> None:
     task = QualityTask(name="t", preset="chat", prompts=(QualityPrompt(prompt="one"),), passages=())
     with serving(broken) as url, pytest.raises(EngineError, match="out of memory"):
         collect_evidence(find_scorer(Target(url=url, model="m")), task, engine="e")
+
+
+class ScoringStub(StubBackend):
+    """Knows how probable each id is after those before it."""
+
+    def prompt_logprobs(self, ids: list[int], top: int) -> list[dict[str, dict[str, float]] | None]:
+        if 13 in ids:
+            raise RuntimeError("out of memory")
+        return [None, *[{str(token): {"logprob": truth(ids[:k], token)}} for k, token in enumerate(ids) if k]]
+
+
+def test_the_worker_scores_a_text_and_what_follows_its_template() -> None:
+    with served(ScoringStub()) as url:
+        scorer = find_scorer(Target(url=url, model="stub-model"))
+        assert isinstance(scorer, VllmScorer)
+        found = scorer.passage(TEXT, 6, 0)
+        tokens = [len(word) for word in TEXT.split()]
+        assert found.logprobs == tuple(truth(tokens[:k], tokens[k]) for k in range(8, 14))
+        after = scorer.continuation("a bb", "ccc dddd", 5, 0)
+        whole = [len("user:"), 1, 2, 3, 4]
+        assert after.tokens == ("3", "4")
+        assert after.logprobs == (truth(whole[:3], 3), truth(whole[:4], 4))
+        with pytest.raises(EngineError, match="out of memory"):
+            scorer.passage("thirteenchars " * 12, 6, 0)
+
+
+def test_a_backend_that_cannot_score_says_so() -> None:
+    task = QualityTask(name="t", preset="chat", prompts=(), passages=(TEXT,))
+    with served(StubBackend()) as url, pytest.raises(EngineError, match="gives no prompt_logprobs"):
+        collect_evidence(find_scorer(Target(url=url, model="stub-model")), task, engine="e")

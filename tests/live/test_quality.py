@@ -33,7 +33,7 @@ def gguf() -> str:
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    task = msgspec.structs.replace(load_task("chat", most=8), max_tokens=20, scored_tokens=16)
+    task = msgspec.structs.replace(load_task("chat", most=5), max_tokens=12, scored_tokens=12)
     return Gate(task=task, home=tmp_path_factory.mktemp("home"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from powerband.case import CaseRequest, prepare
-from powerband.cli import options
+from powerband.cli import options, verify_quality
 from powerband.cli.progress import Narrator
 from powerband.evaluate import Trials
 from powerband.loop import Loop
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int)
     group.add_argument(
         "--resume", nargs="?", const="", metavar="SESSION", help="go on with a session (default: the last)"
     )
+    verify_quality.add_task_arguments(parser)
     options.add_home(parser)
     options.add_output(parser)
 
@@ -100,8 +101,12 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             command=shlex.join(["powerband", *sys.argv[1:]]),
             watcher=narrator,
         )
-        report = Loop(case, trials).run()
+        loop = Loop(case, trials)
+        loop.gate = verify_quality.gate_of(args, narrator) if case.request.numerics else None
+        report = loop.run()
         journal.put_document(session.session_id, "report", msgspec.json.encode(report))
+        if loop.gate is not None:
+            verify_quality.write_pages(args.home, loop.gate, narrator)
     return report, journal
 
 

@@ -11,8 +11,10 @@ import msgspec
 from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
 from powerband.cli.progress import Narrator
+from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
-from powerband.loop import MINIMUM_EFFECT, Loop, quality_of
+from powerband.gate import to_result
+from powerband.loop import MINIMUM_EFFECT, Loop
 from powerband.plan import read_plan
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
@@ -23,6 +25,7 @@ from powerband.records.verdict import Verdict
 from powerband.stores.run_dir import read_run
 from powerband.stores.sqlite import Journal
 from powerband.verify.compare import compare
+from powerband.verify.quality import need_quality
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +74,12 @@ def _stored(args: argparse.Namespace) -> Verdict:
     if len(workloads) > 1:
         raise RequestError("the runs did not serve the same workload", hint="compare runs of one session")
     slo = parse_slo(args.slo) if args.slo is not None else None
-    quality = quality_of(before[0].config, after[0].config)
+    first, second = before[0].config, after[0].config
+    quality = need_quality(first, second, get_engine(second.engine).knobs())
+    gate = verify_quality.gate_of(args, Narrator(quiet=args.quiet))
+    if quality.verdict == "not_run" and gate is not None:
+        kept = gate.recall(first, second)
+        quality = quality if kept is None else to_result(kept)
     return compare(before, after, slo=slo, minimum_effect=args.minimum_effect, quality=quality)
 
 
@@ -87,9 +95,10 @@ def _runs(home: Path, text: str) -> list[Run]:
 
 
 def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfig) -> Verdict:
-    if before.engine != after.engine or before.model != after.model:
+    if before.engine != after.engine:
         raise RequestError(
-            "the plans differ in engine or model", hint="verify compares settings of one engine and model"
+            f"the plans differ in engine: {before.engine} and {after.engine}",
+            hint="verify measures settings and models of one engine; --quality compares the answers of any two",
         )
     request = CaseRequest(
         model=before.model,
@@ -109,6 +118,7 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
     case = _checked(prepare(request), before, after)
     journal = Journal(args.home)
     session = journal.begin("verify", msgspec.json.encode(request).decode())
+    narrator = Narrator(quiet=args.quiet)
     trials = Trials(
         journal,
         session.session_id,
@@ -116,9 +126,13 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         slo=case.slo,
         budget_s=float("inf"),
         command=shlex.join(["powerband", *sys.argv[1:]]),
-        watcher=Narrator(quiet=args.quiet),
+        watcher=narrator,
     )
-    verdict = Loop(case, trials).compare(before, after, minimum_effect=args.minimum_effect)
+    loop = Loop(case, trials)
+    loop.gate = verify_quality.gate_of(args, narrator)
+    verdict = loop.compare(before, after, minimum_effect=args.minimum_effect)
+    if loop.gate is not None:
+        verify_quality.write_pages(args.home, loop.gate, narrator)
     journal.put_document(session.session_id, "verdict", msgspec.json.encode(verdict))
     journal.end(session.session_id, "done", verdict.reason)
     return verdict

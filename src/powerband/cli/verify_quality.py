@@ -32,6 +32,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--judge", metavar="COMMAND", help="exits 0 where an answer is right; gets it as JSON on stdin")
     group.add_argument("--judge-timeout", default="10s", help="an answer that takes longer is wrong (default 10s)")
     group.add_argument("--prompts", type=int, default=0, metavar="N", help="only the first N prompts and passages")
+    group.add_argument("--answer-tokens", type=int, default=0, metavar="N", help="longest answer (default: by task)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +50,16 @@ def gate_of(args: argparse.Namespace, narrator: Narrator) -> Gate | None:
     """The gate that the options describe, None for the task "none"; raises RequestError before anything is started."""
     if args.task == "none":
         return None
-    if args.prompts < 0:
-        raise RequestError(f"--prompts {args.prompts} is below 0", hint="leave it out to ask all")
+    for name, value in (("--prompts", args.prompts), ("--answer-tokens", args.answer_tokens)):
+        if value < 0:
+            raise RequestError(f"{name} {value} is below 0", hint="leave it out for all that the task asks")
     task = load_task(
         args.task,
         limits=args.limits,
         judge=args.judge,
         judge_timeout_s=parse_duration(args.judge_timeout),
         most=args.prompts,
+        answer_tokens=args.answer_tokens,
     )
     return Gate(
         task=task,
@@ -120,6 +123,12 @@ def side_of(text: str, engine_name: str | None, settings: list[str]) -> EngineCo
     model = str(Path(text).resolve()) if Path(text).exists() else text
     config = engine.naive(model, nothing)
     return config.replace(**parse_settings(settings, engine.knobs()))
+
+
+def write_pages(home: Path, gate: Gate, narrator: Narrator) -> None:
+    """A page for each verdict of this session, and a line that says where it lies."""
+    for report in gate.reports:
+        narrator.say(f"quality        {report.verdict}; page: {write_page(home, report)}")
 
 
 def write_page(home: Path, report: QualityReport) -> Path:

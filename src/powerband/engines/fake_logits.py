@@ -6,7 +6,7 @@ from typing import Any
 
 _LIKELY = 48  # tokens with a probability to speak of
 _SPREAD = 2.0  # standard deviation of their logits
-_ERROR = {16: 0.0, 8: 0.03, 4: 0.8}  # standard deviation added to the logits
+_ERROR = {16: 0.0, 8: 0.005, 4: 0.8}  # standard deviation added to the logits
 
 
 def next_logprobs(before: list[int], token: int, bits: int, vocab: int) -> dict[int, float]:

@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 from powerband.engines.transformers_load import load_model
+from powerband.engines.transformers_scores import Row, prompt_logprobs
 from powerband.engines.worker_job import Backend, Counters, Job
 from powerband.records.config import Value
 
@@ -56,6 +57,9 @@ class TransformersBackend:
         if self.tokenizer.chat_template is None:
             return "\n".join(message["content"] for message in messages)
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def prompt_logprobs(self, ids: list[int], top: int) -> list[Row]:
+        return prompt_logprobs(self.model, ids, top)
 
     def settings(self) -> dict[str, Value]:
         import torch

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from powerband.engines.worker_http import STREAM_END, STREAM_HEAD, Call, event, response
-from powerband.engines.worker_job import Backend, Counters, Job
+from powerband.engines.worker_job import Backend, Counters, Job, Scoring
 
 _PROBE_WORDS = 400  # of the text with which the tokenizer's own speed is measured
 _encode = msgspec.json.encode
@@ -37,6 +37,7 @@ class _Body(msgspec.Struct):
     n: int = 1
     content: str | None = None
     tokens: list[int] | None = None
+    prompt_logprobs: int | None = None
 
 
 _decode_body = msgspec.json.Decoder(_Body).decode
@@ -48,6 +49,7 @@ class Api:
     def __init__(self, backend: Backend, model: str, tokenizer_threads: int = 0) -> None:
         self._backend, self._model, self._began_s = backend, model, time.time()
         self._pool = ThreadPoolExecutor(tokenizer_threads) if tokenizer_threads else None
+        self._scorer = ThreadPoolExecutor(1)  # one text at a time: a forward pass takes all cores anyway
         self._numbers = itertools.count()
         self._tokenize_s_per_token = _tokenizer_speed(backend.encode)
         self._get: dict[str, Callable[[], bytes]] = {
@@ -77,6 +79,7 @@ class Api:
             call.write(response(refusal.status, _error(str(refusal), refusal.status)), last=True)
 
     def close(self) -> None:
+        self._scorer.shutdown(wait=False, cancel_futures=True)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._backend.close()
@@ -84,6 +87,9 @@ class Api:
     def _complete(self, call: Call, *, chat: bool) -> None:
         body, backend = _read(call.body), self._backend
         prompt = self._prompt(body, chat)
+        if body.prompt_logprobs is not None:
+            self._score(call, prompt, body.prompt_logprobs)
+            return
         asked = body.max_completion_tokens or body.max_tokens or 16  # 16: OpenAI's own default for completions
         if asked < 1 or body.n != 1 or not prompt:
             raise Refusal(400, f"cannot serve a prompt of {len(prompt)} with max_tokens={asked}, n={body.n}")
@@ -118,6 +124,24 @@ class Api:
             return
         self._backend.submit(job)
 
+    def _score(self, call: Call, prompt: str | list[int], top: int) -> None:
+        """How probable the model finds each token of the prompt, as vLLM tells it; nothing is generated."""
+        if not isinstance(self._backend, Scoring):
+            raise Refusal(400, f"{self._backend.name} gives no prompt_logprobs here")
+        ids = self._backend.encode(prompt) if isinstance(prompt, str) else prompt
+        if len(ids) > self._backend.context_tokens:
+            raise Refusal(400, f"{len(ids)} prompt tokens: the context holds {self._backend.context_tokens}")
+        self._scorer.submit(self._answer_score, call, self._backend, ids, top)
+
+    def _answer_score(self, call: Call, backend: Scoring, ids: list[int], top: int) -> None:
+        try:
+            rows = backend.prompt_logprobs(ids, top)
+        except Exception as error:  # noqa: BLE001 - whatever the backend's library raises must reach the client
+            call.write(response(500, _error(f"{type(error).__name__}: {error}", 500)), last=True)
+            return
+        choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": rows}
+        call.write(response(200, _encode({"model": self._model, "choices": [choice]})), last=True)
+
     def _prompt(self, body: _Body, chat: bool) -> str | list[int]:
         if chat:
             if not body.messages:
@@ -139,6 +163,8 @@ class Api:
     def _tokenize(self, call: Call) -> None:
         body = _read(call.body)
         text = body.content if body.content is not None else body.prompt
+        if body.messages:
+            text = self._prompt(body, chat=True)  # type: ignore[assignment] # a chat prompt is text
         if call.path == "/detokenize":
             page = {"content": self._backend.decode(body.tokens or [])}
         else:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass
@@ -166,6 +166,14 @@ class Job:
     def _end(self) -> None:
         self.over = True
         self._to("over")
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """A backend that can tell how probable its model finds a given text."""
+
+    def prompt_logprobs(self, ids: list[int], top: int) -> list[dict[str, dict[str, float]] | None]:
+        """For each token the ``top`` likeliest in its place and itself, by id; None for the first."""
 
 
 class Backend(Protocol):

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import subprocess
 from pathlib import Path
 
 from powerband.records.errors import RequestError
@@ -35,3 +36,14 @@ def hash_model(model: str) -> str | None:
 def _hash_file(path: str, size: int, mtime_ns: int) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def package_versions(python: str, packages: tuple[str, ...]) -> str | None:
+    """The versions of packages as another interpreter has them; None where it lacks one or does not answer."""
+    code = "import sys, importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
+    try:
+        told = subprocess.run([python, "-c", code, *packages], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None

@@ -16,12 +16,19 @@ _MOST_LINES = 100_000
 
 
 def load_task(
-    name: str, *, limits: str | None = None, judge: str | None = None, judge_timeout_s: float = 10.0, most: int = 0
+    name: str,
+    *,
+    limits: str | None = None,
+    judge: str | None = None,
+    judge_timeout_s: float = 10.0,
+    most: int = 0,
+    answer_tokens: int = 0,
 ) -> QualityTask:
     """The task called ``name``: chat, summarise, code, maths, or the path of a JSONL file.
 
     ``limits`` names the preset whose limits hold, for a file (default chat); ``most`` keeps the first so many prompts
-    and passages (0: all). Raises RequestError for an unknown preset and for a file that is empty or cannot be read.
+    and passages, and ``answer_tokens`` bounds an answer (0: as the task says). Raises RequestError for an unknown
+    preset, and for a file that is empty or cannot be read.
     """
     if limits is not None and limits not in PRESETS:
         raise unknown_name("preset", limits, PRESETS)
@@ -36,6 +43,8 @@ def load_task(
         raise RequestError(error.message, hint=f"{error.hint}; or a JSONL file, {_HINT}")
     if judge is not None:
         task = msgspec.structs.replace(task, judge=judge, judge_timeout_s=judge_timeout_s)
+    if answer_tokens > 0:
+        task = msgspec.structs.replace(task, max_tokens=answer_tokens)
     if most > 0:
         task = msgspec.structs.replace(task, prompts=task.prompts[:most], passages=task.passages[:most])
     return task

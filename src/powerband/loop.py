@@ -120,12 +120,17 @@ class Loop:
             )
         trial, run = self._measure("baseline", self.case.naive, "baseline")
         if run is None or trial.status != "done":
-            raise _unusable("the baseline with the naive settings", trial)
+            raise _unusable("the baseline with the naive settings" + self._foretold(), trial)
         self._runs.append(run)
         if run.memory is not None:
             version = run.provenance.engine_version if isinstance(run.provenance, Provenance) else ""
             self.case = self.case.reconciled(run.config, run.memory, version)
         return trial, run
+
+    def _foretold(self) -> str:
+        """What the ledger said before the start, where it said that the naive settings do not fit."""
+        ledger = self.case.ledger
+        return "" if ledger is None or ledger.fits else f", of which the ledger said: {ledger.shortage},"
 
     def _tune(self, baseline: Trial, diagnosis: Diagnosis) -> tuple[Trial, str]:
         """Ask, measure, tell, until the search or its budget ends; gives the best trial and why it stopped."""

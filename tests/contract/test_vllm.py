@@ -12,11 +12,13 @@ import psutil
 import pytest
 
 from powerband import health
+from powerband.case import CaseRequest, prepare
 from powerband.engines import vllm
 from powerband.engines.base import Engine
 from powerband.engines.vllm import Vllm
 from powerband.engines.vllm_knobs import Machine
 from powerband.evaluate import Trials
+from powerband.loop import Loop
 from powerband.records.config import Effective, EngineConfig, Value
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.run import Trial
@@ -137,6 +139,28 @@ def test_each_fault_is_a_trial_with_its_cause_and_the_search_goes_on(
     assert "the engine hung: no token for" in told[7]
     assert run(trials, "good-again", config(installed, 21)).status in ("done", "contended", "client_limited")
     assert len(trials.trials) == 8
+
+
+def test_a_baseline_that_cannot_fit_was_foretold_by_the_ledger(tmp_path: Path) -> None:
+    # 40 layers of 5120: 26 GB of weights in 16 bits, on a card of 24 GiB.
+    (tmp_path / "13b").mkdir()
+    (tmp_path / "13b" / "config.json").write_text(
+        '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120,'
+        ' "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 32000,'
+        ' "max_position_embeddings": 4096, "torch_dtype": "bfloat16"}'
+    )
+    request = CaseRequest(
+        model=str(tmp_path / "13b"), engine="vllm", device="rtx4090", settings=("max_num_seqs=1",),
+        traffic="in=16,out=8,arrivals=poisson(5/s)", requests=10,
+    )  # fmt: skip
+    case = prepare(request)
+    assert case.ledger is not None
+    assert not case.ledger.fits
+    journal = Journal(tmp_path / "home")
+    session = journal.begin("loop", "{}")
+    made = Trials(journal, session.session_id, Vllm(), slo=None, budget_s=600.0, command="test")
+    with pytest.raises(EngineError, match=r"of which the ledger said: .* more than .* failed: .*out of memory"):
+        Loop(case, made).run()
 
 
 def test_a_leftover_on_the_port_is_named(installed: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The vLLM adapter against the contract and vLLM's ways to fail, with a stand-in that prints what vLLM prints."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -144,11 +145,12 @@ def test_each_fault_is_a_trial_with_its_cause_and_the_search_goes_on(
 def test_a_baseline_that_cannot_fit_was_foretold_by_the_ledger(tmp_path: Path) -> None:
     # 40 layers of 5120: 26 GB of weights in 16 bits, on a card of 24 GiB.
     (tmp_path / "13b").mkdir()
-    (tmp_path / "13b" / "config.json").write_text(
-        '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120,'
-        ' "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 32000,'
-        ' "max_position_embeddings": 4096, "torch_dtype": "bfloat16"}'
-    )
+    shape = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 32000,
+        "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "13b" / "config.json").write_text(json.dumps(shape))
     request = CaseRequest(
         model=str(tmp_path / "13b"), engine="vllm", device="rtx4090", settings=("max_num_seqs=1",),
         traffic="in=16,out=8,arrivals=poisson(5/s)", requests=10,

@@ -3,7 +3,7 @@
     python bench/trace_speed.py --field ../shared/field/traces --gigabytes 1 --hta /path/to/python-with-HTA
 
 The large trace is made up: eager decode steps with operators, launches, kernels and Python frames, as torch.profiler
-writes. Each tool runs in processes of its own; rows are kept, so that a stopped bench goes on where it was.
+writes. Each tool runs in processes of its own; measurements are kept, so that a stopped bench goes on where it was.
 """
 
 import argparse
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 OURS = """
 import resource, sys, time
@@ -87,89 +88,100 @@ def step_events(step: int) -> list[dict[str, object]]:
     return rows
 
 
-class Measured(NamedTuple):
-    seconds: float
-    megabytes: float
-    said: str
+class Measured(msgspec.Struct):
+    """One tool on one trace, in a process of its own; ``failed`` says why there are no figures."""
+
+    trace: str
+    megabytes_of_trace: float
+    tool: str
+    seconds: float = 0.0
+    megabytes: float = 0.0
+    said: str = ""
+    failed: str = ""
 
 
-def measure(python: str, code: str, path: Path) -> Measured | str:
-    """The time and peak memory of one tool on one trace, or why there is none."""
-    done = subprocess.run(
-        [python, "-c", code, str(path.resolve())], capture_output=True, text=True, check=False, cwd="/"
-    )
+def measure(name: str, path: Path, tool: str, python: str, code: str) -> Measured:
+    command = [python, "-c", code, str(path.resolve())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    size = path.stat().st_size / 1e6
     if done.returncode:
-        return (done.stderr.strip().splitlines() or ["killed, probably for memory"])[-1][:160]
+        last = (done.stderr.strip().splitlines() or ["killed, probably for memory"])[-1]
+        return Measured(name, size, tool, failed=last.rpartition("Error: ")[2][:120])
     seconds, megabytes, said = done.stdout.strip().splitlines()[-1].split(" ", 2)
-    return Measured(float(seconds), float(megabytes), said)
-
-
-def best_of(times: int, python: str, code: str, path: Path) -> Measured | str:
-    """The fastest of some processes, each of which reads the trace once."""
-    found = [measure(python, code, path) for _ in range(times)]
-    good = [one for one in found if isinstance(one, Measured)]
-    return min(good, key=lambda one: one.seconds) if good else found[0]
-
-
-def row(name: str, path: Path, ours: Measured | str, theirs: Measured | str | None) -> str:
-    cells = [name, f"{path.stat().st_size / 1e6:,.1f} MB"]
-    for one in (ours, theirs):
-        if isinstance(one, Measured):
-            cells += [f"{one.seconds:.2f} s", f"{one.megabytes:,.0f} MB"]
-        else:
-            cells += [one or "not run", "-"]
-    if isinstance(ours, Measured) and isinstance(theirs, Measured):
-        cells += [f"{theirs.seconds / ours.seconds:.0f}x", f"1/{theirs.megabytes / ours.megabytes:.1f}"]
-    else:
-        cells += ["-", "-"]
-    return "| " + " | ".join(cells) + " |"
+    return Measured(name, size, tool, float(seconds), float(megabytes), said)
 
 
 HEAD = """# How fast traces are read
 
 `powerband` reads a trace and diagnoses it; HolisticTraceAnalysis {version} parses it into a table and analyses nothing.
-Each in a process of its own, time without the imports, peak memory of the process; the fastest of {times}.
-{machine}. Made by `python bench/trace_speed.py --hta PYTHON --field TRACES --gigabytes N --out PAGE`.
+Each in processes of its own: time without the imports, peak memory of the process; the fastest of {times}.
+{machine}. Made by `python bench/trace_speed.py --hta PYTHON --field TRACES --gigabytes N --out PAGE`. With small traces
+the memory is that of the imports; the made-up one is eager decode with operators, launches, kernels, Python frames.
 
 | trace | size | powerband | at most | HTA, parsing alone | at most | faster | memory |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
+def table(rows: list[Measured]) -> str:
+    lines = []
+    for name in dict.fromkeys(row.trace for row in rows):
+        mine = [row for row in rows if row.trace == name]
+        best = {tool: fastest([row for row in mine if row.tool == tool]) for tool in ("powerband", "hta")}
+        cells = [name, f"{mine[0].megabytes_of_trace:,.1f} MB"]
+        for one in best.values():
+            shown = one is not None and not one.failed
+            cells += [f"{one.seconds:.2f} s", f"{one.megabytes:,.0f} MB"] if one and shown else [why(one), "-"]
+        ours, theirs = best["powerband"], best["hta"]
+        both = ours is not None and theirs is not None and not ours.failed and not theirs.failed
+        if both and ours and theirs:
+            cells += [f"{theirs.seconds / ours.seconds:.1f}x", f"1/{theirs.megabytes / ours.megabytes:.1f}"]
+        else:
+            cells += ["-", "-"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def fastest(rows: list[Measured]) -> Measured | None:
+    good = [row for row in rows if not row.failed]
+    return min(good, key=lambda row: row.seconds) if good else rows[0] if rows else None
+
+
+def why(row: Measured | None) -> str:
+    return "not run" if row is None else f"refused: {row.failed}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, action="append", help="size of a made-up trace, repeatable; 0: none")
+    parser.add_argument("--gigabytes", type=float, action="append", help="size of a made-up trace, repeatable")
+    parser.add_argument("--made", type=Path, default=Path(tempfile.gettempdir()), help="where made-up traces are kept")
     parser.add_argument("--field", type=Path, help="a folder of traces (.json, .json.gz)")
     parser.add_argument("--hta", help="a Python interpreter that has HolisticTraceAnalysis")
-    parser.add_argument("--times", type=int, default=3, help="processes a tool and field trace (made-up ones: 1)")
-    parser.add_argument("--rows", type=Path, default=Path("trace-speed.txt"), help="rows done so far, taken up again")
+    parser.add_argument("--times", type=int, default=3, help="processes a tool and trace")
+    parser.add_argument("--rows", type=Path, default=Path("trace-speed.jsonl"), help="measurements so far; kept up")
     parser.add_argument("--out", type=Path, help="write the page from the rows")
     args = parser.parse_args()
-    done = args.rows.read_text().splitlines() if args.rows.exists() else []
-    for path in sorted(args.field.glob("*.json*")) if args.field else []:
-        if not any(line.startswith(f"| {path.name} |") for line in done):
-            done.append(compare(path.name, path, args.hta, args.times))
-            args.rows.write_text("\n".join(done) + "\n")
+    traces = {path.name: path for path in sorted(args.field.glob("*.json*"))} if args.field else {}
     for gigabytes in args.gigabytes or []:
-        name = f"made up, {gigabytes:g} GB"
-        if not any(line.startswith(f"| {name} |") for line in done):
-            with tempfile.TemporaryDirectory() as folder:
-                write_trace(Path(folder) / "trace.json", round(gigabytes * 1e9))
-                done.append(compare(name, Path(folder) / "trace.json", args.hta, 1))
-            args.rows.write_text("\n".join(done) + "\n")
+        path = args.made / f"powerband-made-up-{gigabytes:g}.json"
+        if not path.is_file():
+            write_trace(path, round(gigabytes * 1e9))
+        traces[f"made up, {gigabytes:g} GB"] = path
+    lines = args.rows.read_bytes().splitlines() if args.rows.exists() else []
+    rows = [msgspec.json.decode(line, type=Measured) for line in lines]
+    tools = {"powerband": (sys.executable, OURS)} | ({"hta": (args.hta, THEIRS)} if args.hta else {})
+    for name, path in traces.items():
+        for tool, (python, code) in tools.items():
+            for _ in range(args.times - sum(row.trace == name and row.tool == tool for row in rows)):
+                rows.append(measure(name, path, tool, python, code))
+                print(rows[-1], flush=True)
+                with args.rows.open("ab") as file:
+                    file.write(msgspec.json.encode(rows[-1]) + b"\n")
     if args.out:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
         head = HEAD.format(version=hta_version(args.hta), times=args.times, machine=machine)
-        args.out.write_text(head + "\n".join(done) + "\n")
+        args.out.write_text(head + table(rows))
     return 0
-
-
-def compare(name: str, path: Path, hta: str | None, times: int) -> str:
-    ours = best_of(times, sys.executable, OURS, path)
-    theirs = best_of(times, hta, THEIRS, path) if hta else None
-    line = row(name, path, ours, theirs)
-    print(line, flush=True)
-    return line
 
 
 def hta_version(python: str | None) -> str:

@@ -1,9 +1,11 @@
 """Proof over a real socket: causes planted in the fake engine, tested by changing one thing at a time."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from powerband.cli import main
 from powerband.engines.fake import Fake
 from powerband.prove import Subject, prove
 from powerband.records.config import EngineConfig, Value
@@ -46,3 +48,36 @@ def test_what_is_planted_is_proved(tmp_path: Path) -> None:
     assert first.proof.gain > 1.1
     assert all((tmp_path / name / "run.json").is_file() for proof in found.proofs for name in proof.run_ids)
     assert any(note.startswith(f"{len(found.proofs)} tests: 2 windows a side") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["http://127.0.0.1:9", "--prove", "--engine", "fake"], "--engine is for a model to start"),
+        (["fake", "--prove", "--engine", "nope"], "unknown engine 'nope'"),
+        (["fake", "--prove", "--engine", "fake", "--set", "slot=3"], "unknown knob 'slot'"),
+        (["fake", "--engine", "fake"], "only with --prove"),
+        (["facts.toml"], "unknown field `card`"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_starts(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "facts.toml").write_text("card = 2")
+    assert main(["locate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 2
+
+
+def test_stated_facts_are_diagnosed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "facts.toml").write_text("cards = 2\none_card = {before = 29, after = 17}")
+    assert main(["locate", "facts.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "communication_bound"
+    # Two cards do 17/29 of the work of one: 71 % of what they could do is lost.
+    assert found["findings"][0]["share"] == pytest.approx(1 - 17 / 29 / 2)

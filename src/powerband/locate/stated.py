@@ -44,8 +44,13 @@ def diagnose_facts(facts: Facts) -> Diagnosis:
         findings=tuple(findings),
         unseen=("the engine itself: nothing was measured here",),
         reason=findings[0].evidence,
-        notes=("taken from what was stated; a share is what the stated difference amounts to",),
+        notes=("taken from what was stated; a share is what the stated difference amounts to", *_blamed(facts)),
     )
+
+
+def _blamed(facts: Facts) -> tuple[str, ...]:
+    lines = [] if facts.log is None else read_log_lines(facts.log)
+    return tuple(line.says for line in lines if line.cause is None)
 
 
 def _gain(pair: Pair) -> float:

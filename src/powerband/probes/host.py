@@ -128,7 +128,7 @@ def serving_pid(url: str) -> int | None:
     except psutil.Error:
         return None
     listening = (one for one in open_sockets if one.status == psutil.CONN_LISTEN and one.laddr.port == where.port)
-    found = next((one.pid for one in listening if one.pid is not None), None)
+    found: int | None = next((one.pid for one in listening if one.pid is not None), None)
     if found is None:
         return None
     try:

@@ -79,4 +79,6 @@ def test_ordinary_lines_say_nothing() -> None:
 
 
 def test_a_blamed_line_is_no_finding() -> None:
-    assert diagnose_facts(Facts(log="Using default MoE config.")).verdict == "undecided"
+    found = diagnose_facts(Facts(log="Using default MoE config."))
+    assert found.verdict == "undecided"
+    assert "often blamed" in found.notes[-1]

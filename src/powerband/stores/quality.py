@@ -1,5 +1,6 @@
 """Where the gate's verdicts and a reference's evidence are kept: one file a content key, beside the journal."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def _replace(path: Path, content: bytes) -> Path:
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise MachineError(f"cannot write {path}: {error.strerror}", hint="free disk space, or set --home") from None
     return path

@@ -8,7 +8,7 @@ from powerband.records.metrics import Distribution
 from powerband.records.units import format_duration
 from powerband.records.value import Measured, Missing, known
 from powerband.report.document import Cell, Column, Table
-from powerband.report.format import clean, one_line, ratio, significant, words
+from powerband.report.format import clean, ratio, significant, words
 from powerband.report.ladder import ladder_document
 from powerband.report.text import PIPE_WIDTH, draw, rich_table
 
@@ -32,7 +32,7 @@ def render_ladder(
 def _table(report: LadderReport) -> Table:
     columns = (
         Column("Rung", numeric=True),
-        Column("Step", wide=True),
+        Column("Step, and what limits it", wide=True),
         Column("Busy", numeric=True),
         Column("MBU", numeric=True),
         Column("In\nflight", numeric=True),
@@ -41,7 +41,6 @@ def _table(report: LadderReport) -> Table:
         Column("TTFT\np99", numeric=True),
         Column("TPOT\np99", numeric=True),
         Column("Latency\nmean", numeric=True),
-        Column("Limit"),
     )
     base = next((rung for rung in report.rungs if rung.status == "done"), None)
     return Table("From naive to tuned", columns, tuple(_row(rung, base) for rung in report.rungs))
@@ -51,12 +50,12 @@ def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
     name = clean(rung.plan.name) + (", to be gated" if rung.plan.gated and rung.status == "done" else "")
     level = rung.shown
     if rung.status != "done" or level is None or level.metrics is None:
-        return (Cell(str(rung.n)), Cell(name, tone="muted"), *[_NONE] * 8, Cell(words(rung.status), tone="muted"))
+        return (Cell(str(rung.n)), Cell(name, words(rung.status), "muted"), *[_NONE] * 8)
     metrics, use = level.metrics, level.use
     high, low = known(rung.tokens_per_s), None if base is None else known(base.tokens_per_s)
     return (
         Cell(str(rung.n)),
-        Cell(name, "" if rung.best is not None else "SLO not held"),
+        Cell(name, words(rung.verdict or "undecided") + ("" if rung.best is not None else "; SLO not held")),
         _share(use.busy_ratio if use else None),
         _share(use.bandwidth_ratio if use else None),
         Cell(str(level.concurrency)),
@@ -65,7 +64,6 @@ def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
         _p99(metrics.ttft_s),
         _p99(metrics.tpot_s),
         Cell(format_duration(metrics.e2e_s.mean)) if isinstance(metrics.e2e_s, Distribution) else _NONE,
-        Cell(one_line(words(rung.verdict or "undecided"), 24)),
     )
 
 

@@ -52,6 +52,7 @@ def test_vllm_decode_of_one_sequence_is_bandwidth_bound_although_its_prompt_was_
     assert found.gpu_busy_ratio == pytest.approx(0.776, abs=0.001)
     launching = next(finding for finding in found.findings if finding.cause == "launch_bound")
     assert launching.share == pytest.approx(0.204, abs=0.001)
+    assert "of that lies in steps with prompts" in launching.evidence
 
 
 def test_with_model_and_card_the_steps_stand_beside_the_roofline(tmp_path: Path) -> None:

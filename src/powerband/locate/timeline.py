@@ -6,7 +6,7 @@ import numpy as np
 
 from powerband.locate.gaps import GAP_PARTS, Busy, Gaps, find_gaps, shares, split_busy
 from powerband.locate.roofline import decode_floor_s
-from powerband.locate.trace_steps import decode_names, decode_sequences, describe_steps, read_steps
+from powerband.locate.trace_steps import decode_names, decode_sequences, describe_steps, in_prompts_ns, read_steps
 from powerband.records.finding import Cause, Diagnosis, Finding
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
@@ -117,6 +117,9 @@ def _launch(timeline: Timeline, gaps: Gaps, idle: str, gain: str, share: float) 
     launches = int(np.unique(calls).size)
     each = calls.size / launches if launches else 0.0
     evidence = f"{idle} waiting for the host to launch ({launches} launches, {each:.1f} kernels each)"
+    of_prompts = in_prompts_ns(timeline, gaps.start_ns, seconds) / max(float(seconds.sum()), 1.0)
+    if 0 < of_prompts < 1:
+        evidence += f"; {of_prompts:.0%} of that lies in steps with prompts"
     if between_steps:
         remedy = f"less host work between steps: overlap scheduling with the step, fewer syncs, a faster host; {gain}"
         test = "time the host's code between two steps alone; or a larger batch, which leaves these gaps as they are"

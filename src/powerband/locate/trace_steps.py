@@ -49,6 +49,20 @@ def decode_sequences(timeline: Timeline) -> int | None:
     return max(decoding)[1]
 
 
+def in_prompts_ns(timeline: Timeline, start_ns: Ints, values: Floats) -> float:
+    """The sum of the values that belong to instants in steps with prompts; 0 where no step is marked."""
+    marks = timeline.marks
+    prompts = [index for index, name in enumerate(timeline.names) if _PREFILL.search(name)]
+    steps = np.array([bool(_DECODE.search(name) or _PREFILL.search(name)) for name in timeline.names], dtype=bool)
+    if not prompts or not marks.size:
+        return 0.0
+    mine = steps[marks.name]
+    starts, names = marks.start_ns[mine], marks.name[mine]
+    place = np.searchsorted(starts, start_ns, side="right") - 1
+    inside = (place >= 0) & np.isin(names[np.maximum(place, 0)], prompts)
+    return float(values[inside].sum())
+
+
 def decode_names(timeline: Timeline) -> list[int]:
     """Names of marks that decode and hold no prompt."""
     return [index for index, name in enumerate(timeline.names) if _DECODE.search(name) and not _PREFILL.search(name)]

@@ -162,3 +162,58 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
             read_nsys(path)
         assert "\n" not in caught.value.message
         assert caught.value.hint
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    path = export(tmp_path)
+    base = sqlite3.connect(path)
+    for row in ((1 << 62, (1 << 62) + 1), (-(1 << 63), 5), (0, 1 << 60), (9, 3)):
+        base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end) VALUES (?, ?)", row)
+    base.commit()
+    base.close()
+    timeline = read_nsys(path)
+    assert timeline.work_start_ns.size == 3
+    said = "4 rows of CUPTI_ACTIVITY_KIND_KERNEL without a usable time were left out"
+    assert any(said in note for note in timeline.notes)
+
+
+def test_a_view_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    path = export(tmp_path)
+    base = sqlite3.connect(path)
+    base.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    forever = "WITH RECURSIVE r(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM r)"
+    base.execute(f'CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {forever} SELECT start, start AS "end" FROM r')
+    base.commit()
+    base.close()
+    assert read_nsys(path).work_kind.tolist() == [COPY]
+
+
+def test_a_schema_of_broken_bytes_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = export(tmp_path)
+    data = path.read_bytes().replace(b"CREATE TABLE OSRT_API", b"CREATE TABL\xed OSRT_API")
+    path.write_bytes(data)
+    with pytest.raises(RequestError, match="cannot be read") as caught:
+        read_nsys(path)
+    assert "\n" not in caught.value.message
+
+
+def test_names_are_bounded_in_length(tmp_path: Path) -> None:
+    path = export(tmp_path)
+    base = sqlite3.connect(path)
+    base.execute("UPDATE StringIds SET value = ? WHERE id = 0", ("k" * 100_000,))
+    base.commit()
+    base.close()
+    timeline = read_nsys(path)
+    assert timeline.name_of(int(timeline.work_name[0])) == "k" * 160
+
+
+def test_ranges_named_in_the_row_and_by_an_id_are_both_read(tmp_path: Path) -> None:
+    path = export(tmp_path)
+    base = sqlite3.connect(path)
+    base.execute("INSERT INTO NVTX_EVENTS VALUES (1000, 2000, 59, NULL, 999, ?)", (THREAD,))  # an id that names nothing
+    base.execute("INSERT INTO NVTX_EVENTS VALUES (3000, 4000, 59, 'DataLoader #1', NULL, ?)", (THREAD,))
+    base.commit()
+    base.close()
+    timeline = read_nsys(path)
+    assert [timeline.name_of(k) for k in timeline.loads.name.tolist()] == ["DataLoader #1", "dataloader.next"]
+    assert timeline.marks.size == 1

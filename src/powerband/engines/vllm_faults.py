@@ -17,6 +17,7 @@ _FAULTS: tuple[tuple[str, str], ...] = (
     ("out of memory", r"(CUDA out of memory occurred when warming up .*)"),
     ("out of memory", r"((?:CUDA|HIP|XPU) out of memory\. Tried to allocate [^.]*\.\d+ \w+.*)"),
     ("out of memory", r"(DefaultCPUAllocator: can't allocate memory: .*|not enough memory: you tried to allocate .*)"),
+    ("out of memory", r"(Available memory on node .* on kv cache allocation is less than requested memory.*)"),
     ("out of memory: no room for the KV cache", r"(No available memory for the cache blocks\..*)"),
     ("out of memory: no room for the KV cache", r"(To serve at least one request with .*max seq len.*)"),
     (

@@ -187,8 +187,8 @@ DEAD += "EngineCore encountered an issue. See stack trace (above) for the root c
             "out of memory: no room for the KV cache", "max seq len (4096)",
         ),
         (
-            ["(Worker pid=9) ERROR 11-29 20:51:29 [executor.py:1063] ValueError: Available memory on node 0 (18.79/23.54 "
-             "GiB) on kv cache allocation is less than requested memory for kv (100000.0 GiB)."], "out of memory", "18.79",
+            ["(Worker pid=9) ERROR 11-29 20:51:29 [e.py:1063] ValueError: Available memory on node 0 (18.79/23.54 GiB) "
+             "on kv cache allocation is less than requested memory for kv (100000.0 GiB)."], "out of memory", "18.79",
         ),
         (["ValueError: fp8 quantization is currently not supported in cpu."], "unsupported quantisation", "fp8"),
         (

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from powerband.records.finding import Diagnosis, Finding, Share
+from powerband.records.finding import Diagnosis, Finding, Proof, Share
 from powerband.records.units import format_duration
 from powerband.report.format import one_line, percent, percents, words
 from powerband.report.text import PIPE_WIDTH, draw
@@ -26,17 +26,19 @@ def render_diagnosis(diagnosis: Diagnosis, *, width: int = PIPE_WIDTH, color: bo
         Text.assemble((words(diagnosis.verdict), "bold cyan"), f": {_why(diagnosis)}"),
         Text(_origin(diagnosis), style="dim"),
         Text(""),
-        Text(f"Where {format_duration(diagnosis.window_s)} of wall time went"),
-        bars(diagnosis.breakdown, width),
     ]
+    if diagnosis.breakdown or diagnosis.window_s:
+        head = f"Where {format_duration(diagnosis.window_s)} of wall time went"
+        parts += [Text(head), bars(diagnosis.breakdown, width), Text("")]
     if diagnosis.request_breakdown and diagnosis.mean_request_s is not None:
-        head = f"\nWhere the mean request's {format_duration(diagnosis.mean_request_s)} went"
-        parts += [Text(head), bars(diagnosis.request_breakdown, width)]
-    parts.append(Text(""))
+        head = f"Where the mean request's {format_duration(diagnosis.mean_request_s)} went"
+        parts += [Text(head), bars(diagnosis.request_breakdown, width), Text("")]
     for finding in diagnosis.findings[:_SHOWN]:
         parts += _finding(finding)
     if len(diagnosis.findings) > _SHOWN:
         parts.append(Text(f"and {len(diagnosis.findings) - _SHOWN} smaller findings (--json shows all)", style="dim"))
+    shown = [finding.proof for finding in diagnosis.findings[:_SHOWN]]
+    parts += [_test(proof) for proof in diagnosis.proofs if proof not in shown]
     parts += [Text(f"Not seen: {one_line(line)}", style="dim") for line in diagnosis.unseen]
     parts += [Text(f"Note: {one_line(line)}", style="dim") for line in diagnosis.notes]
     return draw(parts, width, color)
@@ -45,7 +47,7 @@ def render_diagnosis(diagnosis: Diagnosis, *, width: int = PIPE_WIDTH, color: bo
 def _why(diagnosis: Diagnosis) -> str:
     """The size of the verdict; its evidence stands below with the finding, or here where there is none."""
     first = diagnosis.findings[0] if diagnosis.findings else None
-    if first is None or first.cause != diagnosis.verdict or first.evidence != diagnosis.reason:
+    if first is None or first.cause != diagnosis.verdict or not diagnosis.reason.startswith(first.evidence):
         return one_line(diagnosis.reason or "no reason given")
     return f"{percent(first.share)} of {_WHOLES[first.of]}"
 
@@ -77,6 +79,12 @@ def bars(parts: Sequence[Share], width: int) -> RichTable:
             Text(format_duration(part.seconds), style="dim"),
         )
     return table
+
+
+def _test(proof: Proof) -> Text:
+    """A test that stands with none of the findings above."""
+    said = f"Test of {words(proof.cause)} ({proof.test}): {proof.status}; {proof.reason}"
+    return Text(one_line(said), style="dim")
 
 
 def _finding(finding: Finding) -> list[RenderableType]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from powerband.records.value import Interval
 
 LEVEL = 0.9
-_DRAWS = 4000
+_DRAWS = 2000
 Floats = NDArray[np.float64]
 
 

@@ -18,7 +18,7 @@ from powerband.records.quality import (
 )
 from powerband.records.value import Interval, Missing
 from powerband.verify.answers import is_broken, is_repetitive
-from powerband.verify.bootstrap import Floats, mean_interval
+from powerband.verify.bootstrap import LEVEL, Floats, mean_interval
 from powerband.verify.divergence import TextDifference, text_difference
 from powerband.verify.limits import limits_for
 
@@ -37,6 +37,7 @@ class _Figure:
     value: float | Missing
     interval: Interval | None = None
     count: int = 0
+    noise: float | None = None  # what it allows where it compares the reference with itself; None: the interval's end
 
 
 def judge_quality(task: QualityTask, reference: Evidence, candidate: Evidence, noise: Evidence | None) -> Judged:
@@ -142,11 +143,18 @@ def _more(before: Sequence[float | None], after: Sequence[float | None]) -> _Fig
     # An answer without code where the reference wrote some is broken, not exempt.
     changes = [(1.0 if a is None else a) - b for b, a in pairs]
     value, interval = mean_interval(changes, [1.0] * len(changes))
-    return _Figure(value, interval, len(changes))
+    if interval.low < interval.high:
+        return _Figure(value, interval, len(changes))
+    # All prompts did the same, which does not make it certain: what n of n leave open at each end.
+    open_ = 1 - ((1 - LEVEL) / 2) ** (1 / len(changes))
+    interval = Interval(low=max(-1.0, value - open_), high=min(1.0, value + open_), level=LEVEL)
+    return _Figure(value, interval, len(changes), noise=value)
 
 
 def _metric(limit: QualityLimit, figure: _Figure, noise: _Figure | None) -> QualityMetric:
-    band = noise.interval.high if noise is not None and noise.interval is not None else None
+    band = None if noise is None or noise.interval is None else noise.interval.high
+    if noise is not None and noise.noise is not None:
+        band = noise.noise
     allowed = limit.most if band is None else max(limit.most, band)
     return QualityMetric(
         name=limit.metric,

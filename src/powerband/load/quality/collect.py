@@ -100,15 +100,14 @@ class _Lanes:
                 free.put(lane)
 
         results = []
-        with ThreadPoolExecutor(self._count, thread_name_prefix="powerband-quality") as pool:
-            futures = [pool.submit(one, item) for item in items]
-            try:
-                for future in futures:
-                    results.append(future.result())
-                    self._done += weight
-                    if self._on_share is not None:
-                        self._on_share(min(1.0, self._done / self._total))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        pool = ThreadPoolExecutor(self._count, thread_name_prefix="powerband-quality")
+        try:
+            for future in [pool.submit(one, item) for item in items]:
+                results.append(future.result())
+                self._done += weight
+                if self._on_share is not None:
+                    self._on_share(min(1.0, self._done / self._total))
+        finally:
+            # On Ctrl-C what is under way is not waited for: it ends with the engine, which is stopped next.
+            pool.shutdown(wait=False, cancel_futures=True)
         return results

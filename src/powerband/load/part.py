@@ -21,20 +21,20 @@ from powerband.records.units import ns_to_s, s_to_ns
 from powerband.records.workload import Workload
 
 _PROGRESS_S = 1.0
+_SHOWN = 200  # answers whose medians are shown: more would hold up those under way
 _ENDED, _DROPPED = 1, 2
 
 
 class Job(msgspec.Struct):
     """A run, and which of its ``shares`` parts is meant; all times are of the machine's monotonic clock.
 
-    ``salt`` makes the prompts of this run its own; ``start_ns`` is the schedule's zero, ``t0_ns`` the traces'.
+    ``salt`` makes the prompts of this run its own; ``t0_ns`` is the zero of the traces.
     """
 
     target: Target
     workload: Workload
     salt: int
     t0_ns: int
-    start_ns: int
     deadline_s: float
     share: int = 0
     shares: int = 1
@@ -89,7 +89,7 @@ class Part:
         self._client = Client(job.target, self._loop)
         self._decode = DECODERS[job.target.endpoint]
         self._on_progress = on_progress
-        self._end_ns = job.start_ns + s_to_ns(job.deadline_s)
+        self._start_ns = self._end_ns = 0  # the schedule's zero, and when the run is cut off
         self._mine = share_of(job.workload, job.share, job.shares)
         self._places = _places(job)
         self._sched_ns: dict[int, int] = {}  # absolute
@@ -109,10 +109,12 @@ class Part:
         self._keep = self._traces.append if self._log is None else self._log.add
         self._rules = StopRules(job.stop, open_loop=job.workload.concurrency is None)
 
-    async def execute(self) -> PartResult:
+    async def execute(self, start_ns: int) -> PartResult:
+        """Run it; ``start_ns`` is the schedule's zero."""
+        self._start_ns, self._end_ns = start_ns, start_ns + s_to_ns(self._job.deadline_s)
         watch = LoopWatch(self._loop)
         reporter = asyncio.create_task(self._report())
-        self._timer = self._loop.call_later(ns_to_s(self._job.start_ns - time.monotonic_ns()), self._begin_all)
+        self._timer = self._loop.call_later(ns_to_s(self._start_ns - time.monotonic_ns()), self._begin_all)
         try:
             if self._mine:
                 left_s = ns_to_s(self._end_ns - time.monotonic_ns())
@@ -160,7 +162,7 @@ class Part:
         requests = self._workload.requests
         while self._next < len(self._mine):
             index = self._mine[self._next]
-            due_ns = self._job.start_ns + requests[index].offset_ns
+            due_ns = self._start_ns + requests[index].offset_ns
             if due_ns > self._end_ns:
                 return
             now_ns = time.monotonic_ns()
@@ -269,7 +271,7 @@ class Part:
         if self._workload.concurrency is not None or self._stopped == "precise_enough":
             return
         for index in self._mine:
-            due_ns = self._sched_ns.get(index, self._job.start_ns + self._workload.requests[index].offset_ns)
+            due_ns = self._sched_ns.get(index, self._start_ns + self._workload.requests[index].offset_ns)
             waits = index in self._turns.waits and self._came[self._turns.waits[index]] != _ENDED
             if not self._came[index] and due_ns <= end_ns and not waits:
                 self._sched_ns[index] = due_ns
@@ -295,8 +297,8 @@ class Part:
             self._finished.set()
 
     def _state(self) -> Progress:
-        lately = self._lately
-        elapsed_s = ns_to_s(time.monotonic_ns() - self._job.start_ns)
+        lately = [trace for trace in self._lately[-_SHOWN:] if trace.status == "ok"]
+        elapsed_s = ns_to_s(time.monotonic_ns() - self._start_ns)
         ended, planned = self._records, len(self._mine)
         guess_s = elapsed_s * (planned - ended) / ended if ended else None
         left_s = ns_to_s(self._end_ns - time.monotonic_ns())
@@ -308,8 +310,8 @@ class Part:
             errors=self._errors,
             in_flight=len(self._under_way),
             output_tokens=self._tokens,
-            ttft_s=_median([ttft_s(t) for t in lately if t.status == "ok"]),
-            tpot_s=_median([tpot_s(t) for t in lately if t.status == "ok"]),
+            ttft_s=_median([ttft_s(t) for t in lately]),
+            tpot_s=_median([tpot_s(t) for t in lately]),
             left_s=left_s if guess_s is None else min(guess_s, left_s),
         )
 

@@ -22,15 +22,25 @@ def request_payloads(target: Target, workload: Workload, source: TokenSource, sa
     return lambda index: build(prompts.of(index), workload.requests[index].output_tokens)
 
 
-def do_part(job: Job, payload: Callable[[int], bytes], progress: Callable[[Progress], None] | None) -> PartResult:
-    """Run one part in this process, on an event loop of its own."""
+def do_part(
+    job: Job,
+    payload: Callable[[int], bytes],
+    progress: Callable[[Progress], None] | None,
+    start: Callable[[], int],
+) -> PartResult:
+    """Run one part in this process, on an event loop of its own.
+
+    ``start`` is asked for the schedule's zero when all is ready: what a large workload takes to lay out, and the
+    collector's last round, come before it.
+    """
 
     async def go() -> PartResult:
-        return await Part(job, payload, progress).execute()
+        part = Part(job, payload, progress)
+        gc.collect()
+        gc.freeze()
+        return await part.execute(start())
 
     _raise_file_limit()
-    gc.collect()
-    gc.freeze()
     if not job.target.address()[2]:  # over TLS asyncio leaves cycles behind
         gc.disable()  # a collection stops the clock for tens of ms; what a request leaves behind holds no cycle
     try:

@@ -56,12 +56,11 @@ def run_load(
     salt = secrets.randbits(40)
     payload = request_payloads(target, workload, source, salt)
     log = None if trace_log is None else str(trace_log)
-    job = Job(target, workload, salt, t0_ns, 0, deadline_s, 0, workers, stop or Stop(), log)
+    job = Job(target, workload, salt, t0_ns, deadline_s, 0, workers, stop or Stop(), log)
     if workers > 1:
         parts = Workers(job).run(progress)
     else:
-        job.start_ns = time.monotonic_ns() + _LEAD_NS
-        parts = [do_part(job, payload, progress)]
+        parts = [do_part(job, payload, progress, lambda: time.monotonic_ns() + _LEAD_NS)]
     if trace_log is not None:
         join_logs([part_log(trace_log, share) for share in range(workers)], trace_log)
     return _together(workload, parts, source.note, trace_log)

@@ -129,6 +129,12 @@ def _started() -> Iterator["subprocess.Popen[bytes]"]:
             process.wait()
 
 
+def _await_start(out: IO[bytes]) -> int:
+    """Say that this process is ready, and wait for the instant."""
+    _write(out, _Frame())
+    return _read(sys.stdin.buffer, int)
+
+
 def _tell(out: IO[bytes], progress: Progress) -> None:
     """To the process that asked for the run; where that was killed, the run is over, as by Ctrl-C."""
     try:
@@ -158,9 +164,7 @@ def main() -> int:
     job = _read(sys.stdin.buffer, Job)
     try:
         payload = request_payloads(job.target, job.workload, find_tokens(job.target, job.workload.seed), job.salt)
-        _write(out, _Frame())
-        job.start_ns = _read(sys.stdin.buffer, int)
-        result = do_part(job, payload, lambda progress: _tell(out, progress))
+        result = do_part(job, payload, lambda progress: _tell(out, progress), lambda: _await_start(out))
         _write(out, _Frame(result=result))
     except PowerbandError as error:
         _write(out, _Frame(error=error.message))

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference from the code; with --check, fail where one is out of date."""
+"""Write the generated pages of docs/reference from the code; with --check, fail where a page is out of date."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import compatibility_page
+import server_docs
 
 from powerband.cli import COMMANDS, Parser
 
@@ -45,6 +46,7 @@ def _help(action: argparse.Action) -> str:
 def main() -> int:
     pages = {
         PAGE: "\n".join([HEAD, *map(describe, COMMANDS)]),
+        server_docs.PAGE: server_docs.write_page(),
         compatibility_page.PAGE: compatibility_page.write_page(),
     }
     stale = 0

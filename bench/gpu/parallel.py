@@ -53,7 +53,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 # Load: traffic and requests. The first leaves the cards idle between small steps, the second fills them.
-LOADS = {"few": ("in=512,out=128,concurrency=8", 96), "many": ("in=512,out=128,concurrency=256", 1024)}
+LOADS = {"few": ("in=512,out=128,concurrency=8", 64), "many": ("in=512,out=128,concurrency=256", 768)}
 KNOBS: dict[str, bool | int | float | str] = {
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,

@@ -13,6 +13,7 @@ import pytest
 
 from powerband.engines.base import get_engine
 from powerband.engines.openai import KEY_VARIABLE, attach
+from powerband.probes.host import serving_pid
 from powerband.records.config import Effective, EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
@@ -69,7 +70,8 @@ def test_a_server_is_recognised_by_its_metrics(dialect: str) -> None:
 def test_samples_settings_and_stop_of_an_attached_server(tmp_path: Path) -> None:
     with fake("--slots", "6", "--model", "mine", "--context", "512") as url:
         running = get_engine("openai").start(config(url), tmp_path)
-        assert (running.pid, running.model_id, running.version) == (None, "mine", "llama.cpp powerband-fake")
+        assert (running.model_id, running.version) == ("mine", "llama.cpp powerband-fake")
+        assert running.pid == serving_pid(url)  # to watch; stopping leaves it alone
         assert running.sample(0).running == 0
         effective = running.effective()
         assert isinstance(effective, Effective)

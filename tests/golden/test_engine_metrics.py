@@ -15,7 +15,9 @@ def page(name: str) -> str:
     return (PAGES / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("name", ["llamacpp-2026.10", "vllm-0.11", "vllm-0.8"])
+@pytest.mark.parametrize(
+    "name", ["llamacpp-2026.10", "vllm-0.11", "vllm-0.8", "sglang-0.5", "tgi-3.1", "tensorrt-llm-1.2"]
+)
 def test_every_expected_name_is_on_the_page(name: str) -> None:
     scrape = parse_metrics(page(name))
     dialect = recognise(scrape)
@@ -55,6 +57,23 @@ def test_vllm_pages_sum_over_engines_and_average_usage(name: str) -> None:
     assert sample.steps_total == 321
     assert sample.prefill_seconds_total == 1.5
     assert sample.decode_seconds_total == 12.75
+
+
+@pytest.mark.parametrize("name", ["sglang-0.5", "tgi-3.1", "tensorrt-llm-1.2"])
+def test_pages_of_the_other_servers(name: str) -> None:
+    sample = to_sample(page(name), 0)
+    assert (sample.running, sample.waiting) == (12, 3)
+    assert (sample.prompt_tokens_total, sample.output_tokens_total) == (4000, 1250)
+    if name == "tgi-3.1":
+        assert sample.steps_total == 21 + 300  # prefills and decode steps
+        assert sample.accepted_tokens_total == 77
+        assert isinstance(sample.kv_used_ratio, Missing)
+    else:
+        assert sample.kv_used_ratio == pytest.approx(0.375)
+    if name == "sglang-0.5":
+        assert sample.cached_prompt_tokens_total == 1024
+    if name == "tensorrt-llm-1.2":
+        assert (sample.prefill_seconds_total, sample.decode_seconds_total) == (1.5, 12.75)
 
 
 def test_a_renamed_metric_is_missing_with_its_name() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from powerband.cli import doctor
-from powerband.cli.doctor import check
+from powerband.cli.doctor import EngineFound, check
 from powerband.probes.installed import Program, find_package
 from powerband.probes.machine import BusyProcess, Gpu, Machine, read_machine, read_quota
+from powerband.probes.topology import CardPath, Interconnect
 from powerband.records.units import GIB
 from powerband.records.value import Missing
 from powerband.report.text import draw
@@ -148,3 +149,38 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
     assert document["machine"]["cores"] >= 1
     assert {engine["name"] for engine in document["engines"]} >= {"fake", "openai"}
     assert shown.stderr == ""
+
+
+def links(*paths: CardPath) -> Interconnect:
+    return Interconnect(paths=paths, nccl="2.28.9 (nvidia-nccl-cu13)", environment={"NCCL_P2P_LEVEL": "NVL"})
+
+
+def test_links_are_shown_and_a_shut_or_slow_one_is_wanted() -> None:
+    fine = check(
+        machine(interconnect=links(CardPath(a=0, b=1, link="NV18", peer=True))), LLAMACPP, "/models/m.gguf", []
+    )
+    assert fine.wanted == ()
+    text = draw([doctor._table(fine)], 120, False)
+    assert "NV18 (NVLink), peer access: 0-1" in text
+    assert "2.28.9" in text
+    assert "NCCL_P2P_LEVEL=NVL" in text
+    shut = check(machine(interconnect=links(CardPath(a=0, b=1, link="PHB", peer=False))), LLAMACPP, "/m.gguf", [])
+    assert [want.what for want in shut.wanted] == ["peer access"]
+    assert "0-1" in shut.wanted[0].why
+    slow = check(machine(interconnect=links(CardPath(a=0, b=1, link="SYS", peer=True))), LLAMACPP, "/m.gguf", [])
+    assert [want.what for want in slow.wanted] == ["fast link"]
+    assert "--plan" in slow.wanted[0].get
+
+
+def test_a_server_that_is_here_can_be_started() -> None:
+    found = check(machine(), None, "/m.gguf", [], [EngineFound(name="tgi", starts=True, found="/bin/launcher")])
+    assert found.ready
+    assert "tgi" in found.answer
+
+
+def test_servers_are_found_by_their_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "text-generation-launcher"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [(one.name, one.found) for one in doctor.find_servers() if one.name == "tgi"] == [("tgi", str(script))]

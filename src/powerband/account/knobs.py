@@ -65,7 +65,7 @@ MEMORY_KNOBS: dict[str, tuple[Knob, ...]] = {
         _choice("quantize", "how weights are quantised while loading", "none", ("none", "fp8", "bitsandbytes")),
     ),
     "tensorrt-llm": (
-        _share("kv_cache_free_gpu_mem_fraction", "share of the memory left after loading for the cache", 0.9),
+        _share("kv_cache_free_gpu_memory_fraction", "share of the memory left after loading for the cache", 0.9),
         _whole("max_seq_len", "longest sequence", 4096),
         _whole("max_num_tokens", "tokens in one step", 8192),
         _whole("max_batch_size", "sequences in one step", 256),

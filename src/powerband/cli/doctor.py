@@ -1,6 +1,7 @@
 """``powerband doctor``: what this machine has, what is missing, and the command that gets it."""
 
 import argparse
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from rich.table import Table
@@ -8,6 +9,7 @@ from rich.text import Text
 
 from powerband import __version__
 from powerband.cli.options import add_home, add_output, print_json, print_text
+from powerband.engines.base import BUILT_IN, get_engine
 from powerband.locate.contention import TAKEN_CORES
 from powerband.probes.installed import ATTACH_ONLY, Program, find_demo_model, find_llamacpp, find_package
 from powerband.probes.machine import Machine, read_machine
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     llamacpp, model = find_llamacpp(), find_demo_model()
     packages = [found for found in map(find_package, ATTACH_ONLY) if found is not None]
-    found = check(read_machine(arguments.home), llamacpp, model, packages)
+    found = check(read_machine(arguments.home), llamacpp, model, packages, find_servers())
     if arguments.json:
         print_json(found)
     else:
@@ -64,9 +66,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.ready else 1
 
 
-def check(machine: Machine, llamacpp: Program | None, model: str | None, packages: list[Program]) -> Checkup:
+def find_servers() -> list[EngineFound]:
+    """Engines that are their command line, where their program is here."""
+    from powerband.engines.commanded import Commanded
+
+    engines = [engine for engine in map(get_engine, BUILT_IN) if isinstance(engine, Commanded)]
+    words = [(engine.name, engine.description.program.find()) for engine in engines]
+    return [EngineFound(name=name, starts=True, found=" ".join(found)) for name, found in words if found is not None]
+
+
+def check(
+    machine: Machine,
+    llamacpp: Program | None,
+    model: str | None,
+    packages: list[Program],
+    servers: Sequence[EngineFound] = (),
+) -> Checkup:
     """The answer from the facts: ready when an engine can be started here, and what stands in the way."""
-    engines = _engines(llamacpp, packages)
+    engines = _engines(llamacpp, packages, servers)
     ready = any(engine.starts and engine.name != "fake" for engine in engines)
     wanted = tuple(_wanted(machine, llamacpp, model, ready=ready))
     names = [engine.name for engine in engines if engine.starts and engine.name != "fake"]
@@ -79,10 +96,13 @@ def check(machine: Machine, llamacpp: Program | None, model: str | None, package
     )  # fmt: skip
 
 
-def _engines(llamacpp: Program | None, packages: list[Program]) -> tuple[EngineFound, ...]:
+def _engines(
+    llamacpp: Program | None, packages: list[Program], servers: Sequence[EngineFound]
+) -> tuple[EngineFound, ...]:
     found = []
     if llamacpp is not None:
         found.append(EngineFound(name="llamacpp", starts=True, found=_named(llamacpp)))
+    found += servers
     found.append(EngineFound(name="fake", starts=True, found="shipped; known token times, to try things with"))
     found.append(EngineFound(name="openai", starts=False, found="any server that runs: --engine openai --set url=..."))
     found += [
@@ -107,6 +127,7 @@ def _wanted(machine: Machine, llamacpp: Program | None, model: str | None, *, re
         )
     if isinstance(machine.gpus, Missing) and "package" in machine.gpus.missing:
         wanted.append(Want(what="GPU figures", why=machine.gpus.missing, get=_GET_NVML))
+    wanted += _wanted_of_links(machine)
     taken = machine.other_cores + machine.steal_cores
     if taken >= TAKEN_CORES:
         who = ", ".join(f"{one.name} (pid {one.pid}, {one.cores:.1f})" for one in machine.busiest) or "not to be seen"
@@ -120,6 +141,26 @@ def _wanted(machine: Machine, llamacpp: Program | None, model: str | None, *, re
     if not isinstance(machine.disk_free_bytes, Missing) and machine.disk_free_bytes < _LEAST_DISK_BYTES:
         why = f"{format_bytes(machine.disk_free_bytes)} free at {machine.disk_path}"
         wanted.append(Want(what="disk", why=why, get="free some, or choose another place with --home"))
+    return wanted
+
+
+def _wanted_of_links(machine: Machine) -> list[Want]:
+    """What stands in the way of tensor parallelism."""
+    links = machine.interconnect
+    if isinstance(links, Missing):
+        return []
+    wanted = []
+    shut = [f"{one.a}-{one.b}" for one in links.paths if one.peer is False]
+    if shut:
+        why = f"cards {', '.join(shut)} cannot read each other's memory: all-reduces go through the host's"
+        get = "prefer replicas to tensor parallelism; a start that hangs may need NCCL_P2P_DISABLE=1"
+        wanted.append(Want(what="peer access", why=why, get=get))
+    slow = [one for one in links.paths if not one.fast and one.peer is not False]
+    if slow:
+        why = f"cards {slow[0].a} and {slow[0].b} meet over {slow[0].meaning} ({slow[0].link}), not NVLink"
+        wanted.append(
+            Want(what="fast link", why=why, get="powerband simulate MODEL --count N --plan says what TP costs")
+        )
     return wanted
 
 
@@ -149,6 +190,7 @@ def _rows(found: Checkup) -> list[tuple[str, str]]:
         for gpu in machine.gpus:
             memory = f"{format_bytes(gpu.free_bytes)} free of {format_bytes(gpu.memory_bytes)}"
             rows.append(("GPU", f"{gpu.name}, {memory}, driver {gpu.driver}"))
+    rows += _link_rows(machine)
     free = machine.disk_free_bytes
     rows.append(
         ("disk", free.missing if isinstance(free, Missing) else f"{format_bytes(free)} free at {machine.disk_path}")
@@ -159,4 +201,18 @@ def _rows(found: Checkup) -> list[tuple[str, str]]:
     rows += [("engine" if engine.starts else "attach to", f"{engine.name}: {engine.found}") for engine in found.engines]
     rows.append(("demo model", found.demo_model or "not installed"))
     rows.append(("powerband", f"{found.powerband} on {machine.system}"))
+    return rows
+
+
+def _link_rows(machine: Machine) -> list[tuple[str, str]]:
+    links = machine.interconnect
+    if isinstance(links, Missing):
+        return []
+    kinds: dict[str, list[str]] = {}
+    for one in links.paths:
+        peer = "" if one.peer is None else ", peer access" if one.peer else ", no peer access"
+        kinds.setdefault(f"{one.link} ({one.meaning}){peer}", []).append(f"{one.a}-{one.b}")
+    rows = [("links", f"{kind}: {', '.join(pairs)}") for kind, pairs in kinds.items()]
+    rows.append(("NCCL", links.nccl.missing if isinstance(links.nccl, Missing) else links.nccl))
+    rows += [("", f"{name}={value}") for name, value in links.environment.items()]
     return rows

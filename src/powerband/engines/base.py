@@ -78,6 +78,10 @@ class Engine(Protocol):
 BUILT_IN = {
     "llamacpp": "powerband.engines.llamacpp:LlamaCpp",
     "vllm": "powerband.engines.vllm:Vllm",
+    "sglang": "powerband.engines.sglang:Sglang",
+    "tgi": "powerband.engines.tgi:Tgi",
+    "tensorrt-llm": "powerband.engines.tensorrt_llm:TensorRtLlm",
+    "mlx": "powerband.engines.mlx:Mlx",
     "openai": "powerband.engines.openai:OpenAI",
     "fake": "powerband.engines.fake:Fake",
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from powerband.engines.fake_options import Options, check_options, to_argv
+from powerband.engines.fake_pages import SETTINGS_PAGE
 from powerband.engines.process import HOST, start_process, take_port, wait_ready
 from powerband.engines.running import Running, compare_settings
 from powerband.probes.http import read_json
@@ -88,8 +89,8 @@ def _argv(config: EngineConfig, values: dict[str, Any]) -> list[str]:
 
 def _effective(config: EngineConfig, url: str) -> Effective:
     key = str(config.knobs.get("api_key", ""))
-    settings = read_json(url + "/props", api_key=key)["settings"]
-    return compare_settings(config.knobs, settings, "/props")
+    settings = read_json(url + SETTINGS_PAGE, api_key=key)["settings"]
+    return compare_settings(config.knobs, settings, SETTINGS_PAGE)
 
 
 def _knob(item: Any) -> Knob:

@@ -9,7 +9,7 @@ from typing import Any
 from powerband.records.errors import RequestError
 
 MODES = ("timed", "batched")
-DIALECTS = ("llamacpp", "vllm")
+DIALECTS = ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "mlx")
 BITS = (16, 8, 4)
 
 
@@ -25,7 +25,8 @@ class Options:
     port: int = _option(0, "port to bind; 0 takes a free one")
     model: str = _option("fake", "model name to report")
     mode: str = _option("batched", "timed: every request alone, exact times; batched: slots share steps", MODES)
-    dialect: str = _option("llamacpp", "whose /metrics names and usage chunk to speak", DIALECTS)
+    dialect: str = _option("llamacpp", "whose pages, metric names and usage chunk to speak", DIALECTS)
+    settings: str = _option("", "JSON object of settings to report where the dialect has a page for them")
     api_key: str = _option("", "refuse requests without this bearer token")
     context: int = _option(0, "longest prompt plus answer of one request in tokens; 0: no limit")
     vocab: int = _option(32000, "token ids are below this")

@@ -1,8 +1,9 @@
 """An LLM server with known token times: a real HTTP server over a real socket, and no model.
 
 ``python -m powerband.engines.fake_server --port 0`` prints ``listening on http://127.0.0.1:PORT``. It speaks OpenAI
-completions and chat completions (streamed or whole), /health, /v1/models, /tokenize, /detokenize, /props, /slots and
-/metrics. A prompt is a list of token ids, or text in which every word between spaces is one token.
+completions and chat completions (streamed or whole), /health, /v1/models, and the settings and metrics pages of the
+engine that ``--dialect`` names; /tokenize and /detokenize where that engine has them. A prompt is a list of token ids,
+or text in which every word between spaces is one token.
 """
 
 import asyncio
@@ -22,12 +23,13 @@ import msgspec
 
 from powerband.engines.fake_answer import Answer, response
 from powerband.engines.fake_logits import completion
-from powerband.engines.fake_metrics import metrics_text
 from powerband.engines.fake_options import Options, parse_options
+from powerband.engines.fake_pages import find_action, find_page
 from powerband.engines.fake_schedule import Counters, make_scheduler
 from powerband.records.errors import PowerbandError
 
 MAX_BODY_BYTES = 64 << 20
+_TOKENIZING = ("llamacpp", "vllm", "sglang", "tgi")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -101,30 +103,18 @@ class FakeServer:
         """The answer to everything that is no completion."""
         options = self.options
         if method != "GET":
-            raise Refusal(405 if path in _PAGES else 404, f"no {method} {path} here")
+            done = find_action(options, path) if method == "POST" else None
+            if done is not None:
+                return done
+            known = path == "/health" or find_page(options, self.counters, path) is not None
+            raise Refusal(405 if known else 404, f"no {method} {path} here")
         if path == "/health":
             loading = self.loop.time() < self.ready_s
             return response(503, error_body(503, "Loading model")) if loading else response(200, b'{"status":"ok"}')
-        if path == "/v1/models":
-            entry = {"id": options.model, "object": "model", "created": 0, "owned_by": "powerband"}
-            return response(200, json.dumps({"object": "list", "data": [entry]}).encode())
-        if path == "/props":
-            n_ctx = options.context or options.kv_tokens or 1 << 20
-            page = {"total_slots": options.slots, "default_generation_settings": {"n_ctx": n_ctx}}
-            settings = msgspec.to_builtins(options)
-            page |= {"model_path": options.model, "build_info": "powerband-fake", "settings": settings}
-            return response(200, json.dumps(page).encode())
-        if path == "/slots":
-            busy = self.counters.running
-            slots = [{"id": n, "is_processing": n < busy} for n in range(options.slots)]
-            return response(200, json.dumps(slots).encode())
-        if path == "/metrics":
-            text = metrics_text(options, self.counters)
-            return response(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        page = find_page(options, self.counters, path)
+        if page is not None:
+            return page
         raise Refusal(404, f"no {path} here")
-
-
-_PAGES = ("/health", "/v1/models", "/props", "/slots", "/metrics")
 
 
 class Connection(asyncio.Protocol):
@@ -216,7 +206,7 @@ class Connection(asyncio.Protocol):
             if method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
                 self._complete(body, chat=path.endswith("chat/completions"))
                 return
-            if method == "POST" and path in ("/tokenize", "/detokenize"):
+            if method == "POST" and path in ("/tokenize", "/detokenize") and options.dialect in _TOKENIZING:
                 self.write(_tokenize(_read(body), path, options.vocab))
             elif method == "POST" and path == "/apply-template" and options.dialect == "llamacpp":
                 self.write(_apply_template(_read(body)))

@@ -29,6 +29,7 @@ class Attached(Record):
     dialect: str | None
     version: str
     startup_s: float = 0.0
+    metrics_path: str = "/metrics"
 
 
 class OpenAI:
@@ -79,6 +80,7 @@ class OpenAI:
             version=attached.version,
             startup_s=0.0,
             api_key=key,
+            metrics_path=attached.metrics_path,
             read_effective=lambda: read_settings(attached.url, key, config.knobs),
         )
         running.pid = serving_pid(attached.url)  # to watch, not to stop
@@ -99,12 +101,14 @@ def attach(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> Attached:
         where = urlsplit(base).netloc
         raise EngineError(error.message, hint=f"is the server up? try: curl {base}/v1/models ({where})") from None
     _check(reply, base, bool(api_key))
+    dialect, metrics_path = _dialect(base, api_key)
     return Attached(
         url=base,
         models=_models(reply, base),
-        dialect=_dialect(base, api_key),
-        version=_version(base, api_key),
+        dialect=dialect,
+        version=_version(base, api_key, dialect),
         startup_s=time.monotonic() - began_s,
+        metrics_path=metrics_path,
     )
 
 
@@ -142,25 +146,36 @@ def _optional(url: str, api_key: str) -> Reply | None:
     return reply if reply.status == 200 else None
 
 
-def _dialect(base: str, api_key: str) -> str | None:
-    page = _optional(base + "/metrics", api_key)
-    return None if page is None else recognise(parse_metrics(page.text))
+# TensorRT-LLM's /metrics holds JSON; its Prometheus page is the second.
+_METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 
 
-# Where servers tell their version: vLLM /version, SGLang /get_server_info, TGI /info, llama.cpp /props.
+def _dialect(base: str, api_key: str) -> tuple[str | None, str]:
+    """Whose metrics the server writes, and where."""
+    for path in _METRICS_PATHS:
+        page = _optional(base + path, api_key)
+        found = None if page is None else recognise(parse_metrics(page.text))
+        if found is not None:
+            return found, path
+    return None, _METRICS_PATHS[0]
+
+
+# Where servers tell their version: vLLM and TensorRT-LLM /version, SGLang /server_info, TGI /info, llama.cpp /props.
 _VERSIONS = (
     ("vLLM", "/version", "version"),
     ("TGI", "/info", "version"),
-    ("SGLang", "/get_server_info", "version"),
+    ("SGLang", "/server_info", "version"),
+    ("SGLang", "/get_server_info", "version"),  # its older name
     ("llama.cpp", "/props", "build_info"),
 )
 
 
-def _version(base: str, api_key: str) -> str:
+def _version(base: str, api_key: str, dialect: str | None) -> str:
     for name, path, field in _VERSIONS:
         document = _document(base + path, api_key)
         if isinstance(document.get(field), str):
-            return f"{name} {document[field]}"
+            shown = "TensorRT-LLM" if path == "/version" and dialect == "tensorrt-llm" else name
+            return f"{shown} {document[field]}"
     return "unknown"
 
 
@@ -184,7 +199,7 @@ def read_settings(base: str, api_key: str, asked: dict[str, Value]) -> Effective
         if isinstance(context, int):
             runs["n_ctx_slot"] = context
         return compare_settings(asked, runs, "/props")
-    for path in ("/get_server_info", "/info"):
+    for path in ("/server_info", "/get_server_info", "/info"):
         plain = {k: v for k, v in _document(base + path, api_key).items() if isinstance(v, bool | int | float | str)}
         if plain:
             return compare_settings(asked, plain, path)

@@ -62,17 +62,34 @@ _MAPS: dict[Dialect, dict[str, _Source]] = {
         "prompt_tokens_total": _Source(names=("sglang:prompt_tokens_total",)),
         "cached_prompt_tokens_total": _Source(names=("sglang:cached_tokens_total",), optional=True),
         "output_tokens_total": _Source(names=("sglang:generation_tokens_total",)),
+        "preemptions_total": _Source(names=("sglang:num_retracted_requests_total",), optional=True),
     },
     "tgi": {
         "running": _Source(names=("tgi_batch_current_size",)),
         "waiting": _Source(names=("tgi_queue_size",)),
         "prompt_tokens_total": _Source(names=("tgi_request_input_length_sum",)),
         "output_tokens_total": _Source(names=("tgi_request_generated_tokens_sum",)),
+        "steps_total": _Source(names=("tgi_batch_inference_count",), optional=True),
+        "accepted_tokens_total": _Source(names=("tgi_request_skipped_tokens_sum",), optional=True),
     },
+    # Up to 1.1 the names have no prefix and tell latencies alone; requests, tokens and the cache came with 1.2.
     "tensorrt-llm": {
         "running": _Source(names=("trtllm_num_requests_running",)),
         "waiting": _Source(names=("trtllm_num_requests_waiting",)),
         "kv_used_ratio": _Source(names=("trtllm_kv_cache_utilization",), join="mean"),
+        "prompt_tokens_total": _Source(names=("trtllm_prompt_tokens_total",), optional=True),
+        "cached_prompt_tokens_total": _Source(names=("trtllm_prompt_cached_tokens_total",), optional=True),
+        "output_tokens_total": _Source(names=("trtllm_generation_tokens_total",), optional=True),
+        "prefill_seconds_total": _Source(names=("trtllm_request_prefill_time_seconds_sum",), optional=True),
+        "decode_seconds_total": _Source(names=("trtllm_request_decode_time_seconds_sum",), optional=True),
+        "draft_tokens_total": _Source(
+            names=("trtllm_spec_decode_drafted_tokens_total", "trtllm_spec_decode_num_draft_tokens_total"),
+            optional=True,
+        ),
+        "accepted_tokens_total": _Source(
+            names=("trtllm_spec_decode_accepted_tokens_total", "trtllm_spec_decode_num_accepted_tokens_total"),
+            optional=True,
+        ),
     },
     # Our own workers; what a backend does not know is not on its page.
     "powerband": {

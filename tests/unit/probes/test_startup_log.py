@@ -58,6 +58,41 @@ TRTLLM = """\
 [TensorRT-LLM][INFO] Number of tokens per block: 64.
 [TensorRT-LLM][INFO] [MemUsageChange] Allocated 51.67 GiB for max tokens in paged KV cache (211520).
 """
+# The PyTorch backend of 1.x; figures of a start that somebody published.
+TRTLLM_PYTORCH = """\
+[12/20/2025-04:21:38] [TRT-LLM] [I] max_seq_len=4096, max_num_requests=64, max_num_tokens=8192, max_batch_size=64
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).
+[12/20/2025-04:21:50] [TRT-LLM] [I] Memory used after loading model weights (inside torch) in memory usage profiling: \
+63.52 GiB
+[12/20/2025-04:21:50] [TRT-LLM] [I] Memory used after loading model weights (outside torch) in memory usage profiling: \
+49.78 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Memory dynamically allocated during inference (inside torch) in memory usage \
+profiling: 0.85 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Memory used outside torch (e.g., NCCL and CUDA graphs) in memory usage profiling: \
+49.28 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 113.65 GiB, \
+available KV cache memory when calculating max tokens: 5.95 GiB, fraction is set 0.8999999761581421, kv size is 73728. \
+device total memory 119.70 GiB, , tmp kv_mem 0.56 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Estimated max memory in KV cache : 5.95 GiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86656).
+"""
+# Two cards, TGI 3.3; cut to the lines that tell something.
+TGI_3 = """\
+2025-07-04T12:35:02.586768Z  INFO text_generation_launcher: Args {
+    validation_workers: 2,
+    num_shard: Some(
+        2,
+    ),
+    max_concurrent_requests: 128,
+    max_total_tokens: None,
+    max_waiting_tokens: 20,
+}
+2025-07-04T12:36:06.251692Z  INFO text_generation_launcher: KV-cache blocks: 52719, size: 1
+2025-07-04T12:36:09.356551Z  INFO text_generation_router_v3: backends/v3/src/lib.rs:137: Setting max batch total \
+tokens to 52125
+2025-07-04T12:36:09.356606Z  INFO text_generation_router: backends/v3/src/main.rs:171: Maximum total tokens defaulted \
+to 8000
+"""
 LLAMACPP = """\
 load_tensors: loading model tensors, this can take a while...
 load_tensors:  CPU_Mapped model buffer size =   100.00 MiB
@@ -138,6 +173,12 @@ def test_sglang() -> None:
         "tp_size": 4,
         "context_length": 32768,
     }
+    newer = SGLANG.replace(
+        "Capture cuda graph end. Time elapsed: 9.0 s. mem usage=0.51 GB. avail mem=1.58 GB.",
+        "Capture target prefill CUDA graph end. elapsed=61.11 s, mem usage=0.40 GB, avail mem=1.69 GB.\n"
+        "[2026-08-15 10:00:50 TP0] Capture target decode CUDA graph end. elapsed=8.80 s, mem usage=0.11 GB.",
+    )
+    assert gib(parse_startup_log(newer).report.cuda_graphs_bytes) == pytest.approx(0.51)
     older = SGLANG.replace(", \\\nmem usage=15.54 GB", "").replace(", mem usage=15.54 GB", "")
     assert gib(parse_startup_log(older).report.weights_bytes) == pytest.approx(15.54)
 
@@ -158,6 +199,27 @@ def test_tensorrt_llm() -> None:
     assert gib(log.report.kv_cache_bytes) == pytest.approx(51.67)
     assert log.report.kv_tokens == 211520 == 3305 * 64
     assert log.settings == {"tokens_per_block": 64}
+
+
+def test_tensorrt_llm_with_the_pytorch_backend() -> None:
+    log = parse_startup_log(TRTLLM_PYTORCH)
+    assert log.engine == "tensorrt-llm"
+    report = log.report
+    assert gib(report.weights_bytes) == pytest.approx(63.52)
+    assert gib(report.activation_bytes) == pytest.approx(0.85)
+    assert gib(report.non_torch_bytes) == pytest.approx(49.28)
+    assert gib(report.kv_cache_bytes) == pytest.approx(5.95)  # the first, of 0.56 GiB, was for the profiling run
+    assert gib(report.total_bytes) == pytest.approx(119.70)
+    assert (report.kv_tokens, report.max_model_len) == (86656, 4096)
+    assert log.settings == {"max_num_tokens": 8192, "max_batch_size": 64, "max_seq_len": 4096}
+
+
+def test_tgi_3() -> None:
+    log = parse_startup_log(TGI_3)
+    assert (log.engine, log.report.kv_tokens, log.report.max_model_len) == ("tgi", 52125, 8000)
+    assert log.settings == {
+        "max_concurrent_requests": 128, "validation_workers": 2, "max_waiting_tokens": 20, "num_shard": 2,
+    }  # fmt: skip
 
 
 def test_llamacpp_sums_its_backends_and_counts_a_repeated_line_once() -> None:

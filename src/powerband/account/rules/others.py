@@ -26,7 +26,7 @@ def plan_sglang(request: Request) -> Plan:
     knobs, facts, device = Settings(request.config), engine_constants("sglang"), request.device
     tp = knobs.whole("tp_size", request.count)
     model = _loaded(request.model, knobs.word("quantization", "none"))
-    limit = knobs.whole("context_length", model.context_tokens or 4096)
+    limit = knobs.whole("context_length", 0, low=0) or model.context_tokens or 4096
     small = device.memory_bytes < 25 * 10**9
     tokens = knobs.whole("chunked_prefill_size", facts["prefill_tokens_small" if small else "prefill_tokens"])
     fraction = knobs.share("mem_fraction_static", _by_size(facts["fraction_by_tp"], tp))
@@ -43,7 +43,7 @@ def plan_sglang(request: Request) -> Plan:
         f"{fraction:.0%} of {format_bytes(free)} free at the start, less weights",
     )
     pool = fill_pool(model, space, dtype_bytes=knobs.dtype_bytes("kv_cache_dtype", "auto", 2.0), limit=limit, tp=tp)
-    seqs = knobs.whole("max_running_requests", 4096)
+    seqs = knobs.whole("max_running_requests", 0, low=0) or 4096
     return _plan(request, tp, weights, activation, inside, graphs, pool, limit, seqs, facts["context_bytes"])
 
 
@@ -51,7 +51,7 @@ def plan_tgi(request: Request) -> Plan:
     knobs, facts, device = Settings(request.config), engine_constants("tgi"), request.device
     tp = knobs.whole("num_shard", request.count)
     model = _loaded(request.model, knobs.word("quantize", "none"))
-    limit = knobs.whole("max_total_tokens", min(model.context_tokens or 4096, 4096))
+    limit = knobs.whole("max_total_tokens", 0, low=0) or min(model.context_tokens or 4096, 4096)
     tokens = knobs.whole("max_batch_prefill_tokens", max(facts["prefill_tokens"], limit))
     share = facts["wiggle_share"]
     weights, inside = _weights(request, model, tp), _runtime(facts, tp, request)
@@ -76,12 +76,15 @@ def plan_tensorrt_llm(request: Request) -> Plan:
     knobs, facts, device = Settings(request.config), engine_constants("tensorrt-llm"), request.device
     tp, pp = knobs.whole("tp_size", request.count), knobs.whole("pp_size", 1)
     model = request.model
-    limit = knobs.whole("max_seq_len", model.context_tokens or 4096)
+    limit = knobs.whole("max_seq_len", 0, low=0) or model.context_tokens or 4096
     seqs = knobs.whole("max_batch_size", facts["batch"])
     step = knobs.whole("max_num_tokens", facts["step_tokens"])
     weights, inside = _weights(request, model, tp, pp), _runtime(facts, 1, request)
     activation = _prefill(model, step, tp, request).plus(seqs * model.vocab * 4, "f32 logits of the batch")
-    share = knobs.share("kv_cache_free_gpu_mem_fraction", facts["share"])
+    # trtllm-serve's spelling, and Triton's where that is used.
+    share = knobs.share(
+        "kv_cache_free_gpu_memory_fraction", knobs.share("kv_cache_free_gpu_mem_fraction", facts["share"])
+    )
     space = space_left(
         device.memory_bytes - facts["context_bytes"],
         [weights, inside, activation],

@@ -26,12 +26,22 @@ def read_sglang(text: str) -> EngineReport:
     cache = sum(sizes(rf"[KV] size: {SIZE}", pool[0])) if pool else first_size(rf"KV size: {SIZE}", text)
     return EngineReport(
         weights_bytes=weights,
-        cuda_graphs_bytes=largest_size(rf"Capture cuda graph end\..*?mem usage={SIZE}", text),
+        cuda_graphs_bytes=_captures(text),
         kv_cache_bytes=cache,
         kv_tokens=last(r"max_total_num_tokens=(\d+)", text) or last(r"#tokens: (\d+)", text),
         max_model_len=last(r"context_len=(\d+)", text),
         total_bytes=None,
     )
+
+
+def _captures(text: str) -> float | None:
+    """Graphs of prefill, decode and draft steps are captured one after the other; of each, the fullest rank counts."""
+    largest: dict[str, float] = {}
+    for name in set(re.findall(r"Capture ([\w ]*)graph end\.", text)):
+        size = largest_size(rf"Capture {name}graph end\..*?mem usage={SIZE}", text)
+        if size is not None:
+            largest[name] = size
+    return sum(largest.values()) if largest else None
 
 
 def sglang_settings(text: str) -> dict[str, Value]:
@@ -65,6 +75,9 @@ def read_tgi(text: str) -> EngineReport:
 def tgi_settings(text: str) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for knob, pattern in (
+        ("max_concurrent_requests", r"max_concurrent_requests: (\d+)"),
+        ("validation_workers", r"validation_workers: (\d+)"),
+        ("max_waiting_tokens", r"max_waiting_tokens: (\d+)"),
         ("max_total_tokens", r"max_total_tokens: Some\(\s*(\d+)"),
         ("max_batch_prefill_tokens", r"max_batch_prefill_tokens: Some\(\s*(\d+)"),
         ("num_shard", r"num_shard: Some\(\s*(\d+)"),
@@ -80,7 +93,11 @@ def trtllm_version(text: str) -> str:
 
 
 def read_trtllm(text: str) -> EngineReport:
-    """Engine, execution context and the paged cache, each on its own line."""
+    """Engine, execution context and the paged cache, each on its own line; the PyTorch backend (1.x) tells its
+    profiling run instead. The cache is allocated twice there, small for that run: the last counts.
+    """
+    if "in memory usage profiling" in text:
+        return _read_profiled(text)
     tokens = last(r"for max tokens in paged KV cache \((\d+)\)", text)
     blocks, each = last(r"blocks in KV cache primary pool: (\d+)", text), last(r"tokens per block: (\d+)", text)
     if tokens is None and blocks is not None and each is not None:
@@ -94,6 +111,30 @@ def read_trtllm(text: str) -> EngineReport:
     )
 
 
+def _read_profiled(text: str) -> EngineReport:
+    """Memory outside PyTorch holds the context, NCCL and captured graphs together: none of them is told alone."""
+    profiled = rf"in memory usage profiling: {SIZE}"
+    pools = sizes(rf"Allocated {SIZE} for max tokens in paged KV cache", text)
+    return EngineReport(
+        weights_bytes=largest_size(rf"after loading model weights \(inside torch\) {profiled}", text),
+        activation_bytes=largest_size(rf"dynamically allocated during inference \(inside torch\) {profiled}", text),
+        non_torch_bytes=largest_size(rf"Memory used outside torch \([^)]*\) {profiled}", text),
+        kv_cache_bytes=pools[-1] if pools else first_size(rf"Estimated max memory in KV cache\s*: {SIZE}", text),
+        kv_tokens=last(r"for max tokens in paged KV cache \((\d+)\)", text),
+        max_model_len=last(r"max_seq_len=(\d+), max_num_requests=", text),
+        total_bytes=first_size(rf"device total memory {SIZE}", text),
+    )
+
+
 def trtllm_settings(text: str) -> dict[str, Value]:
-    each = last(r"tokens per block: (\d+)", text)
-    return {} if each is None else {"tokens_per_block": int(each)}
+    found: dict[str, Value] = {}
+    for knob, pattern in (
+        ("tokens_per_block", r"tokens per block: (\d+)"),
+        ("max_num_tokens", r"max_num_requests=\d+, max_num_tokens=(\d+)"),
+        ("max_batch_size", r"max_num_tokens=\d+, max_batch_size=(\d+)"),
+        ("max_seq_len", r"max_seq_len=(\d+), max_num_requests="),
+    ):
+        value = last(pattern, text)
+        if value is not None:
+            found[knob] = int(value)
+    return found

@@ -22,7 +22,7 @@ from powerband.records.units import MIB
 RUNS = (
     ("gguf:Q8_0", ""), ("gguf:Q6_K", ""), ("gguf:Q4_K_M", ""), ("gguf:Q2_K", ""), ("int8", ""), ("int4", ""),
     ("bnb-int8", ""), ("bnb-nf4", ""), ("gptq", "gptqmodel"), ("gptq", "llm-compressor"), ("awq", "llm-compressor"),
-    ("smoothquant", ""), ("w8a8", ""),
+    ("smoothquant", ""), ("w8a8", ""), ("fp8", ""), ("nvfp4", ""), ("mlx4", ""),
 )  # fmt: skip
 
 
@@ -46,8 +46,8 @@ def main() -> int:
         rows.append(row_of(method, tool, args, pythons))
         print(rows[-1], flush=True)
     print()
-    print("| method | tool | file MiB | expected | CPU s | expected | memory MiB | expected | left wide |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| method | tool | weights MiB | planned | CPU s | memory MiB | stored as |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | --- |")
     print("\n".join(rows))
     return 0
 
@@ -81,11 +81,11 @@ def run(method: str, place: Path, args: Any, python: str, tool: str) -> str:
 
 
 def as_row(card: QuantCard) -> str:
+    stored = ", ".join(f"{count} {name}" for name, count in sorted(card.tensors.items()) if name != "f32")
+    seconds = card.seconds if card.cpu_seconds is None else card.cpu_seconds
     return (
         f"| {card.method} | {card.tool} {card.versions.get(_package(card.tool), '')} | {card.output_bytes / MIB:.1f} |"
-        f" {card.expected.output_bytes / MIB:.1f} |"
-        f" {card.cpu_seconds or card.seconds:.1f} | {card.expected.seconds:.0f} |"
-        f" {card.peak_memory_bytes / MIB:.0f} | {card.expected.memory_bytes / MIB:.0f} | {len(card.skipped_modules)} |"
+        f" {card.expected.output_bytes / MIB:.1f} | {seconds:.1f} | {card.peak_memory_bytes / MIB:.0f} | {stored} |"
     )
 
 

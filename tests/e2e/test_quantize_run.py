@@ -131,6 +131,23 @@ def test_a_tool_above_its_memory_limit_is_ended(tmp_path: Path) -> None:
     nothing_is_left(tmp_path)
 
 
+def test_a_second_run_to_the_same_place_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    """Seen: a second run cleared the folder that the first was writing to."""
+    refused: list[str] = []
+
+    def meanwhile(_: Progress) -> None:
+        if not refused:
+            with pytest.raises(RequestError) as caught:
+                quantise(job(tmp_path, GOOD), order(tmp_path), [], None)
+            refused.append(caught.value.message)
+
+    body = GOOD.replace("def run(steps):", "def run(steps):\n    import time\n    time.sleep(1)")
+    card = quantise(job(tmp_path, body), order(tmp_path), [Sample(text="a", kind="prose")], None, meanwhile)
+    assert refused == [f"another run is making {tmp_path / 'out'}"]
+    assert card.output_bytes == 10
+    assert not work_folder(tmp_path / "out").exists()
+
+
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises((EngineError, MachineError, RequestError)):
         quantise(job(tmp_path, GOOD), order(tmp_path, python=str(tmp_path / "python")), [], None)
@@ -151,7 +168,7 @@ def run(steps):
     with pytest.raises(EngineError, match="half way"):
         quantise(job(tmp_path, body, resumes=True), order(tmp_path), [], None)
     assert not (tmp_path / "out").exists()
-    assert [path.name for path in work_folder(tmp_path / "out").iterdir()] == ["converted.gguf"]
+    assert (work_folder(tmp_path / "out") / "converted.gguf").read_bytes() == b"step one"
     card = quantise(job(tmp_path, body, resumes=True), order(tmp_path), [], None)
     assert card.output_bytes == len(b"step one")
     assert not work_folder(tmp_path / "out").exists()

@@ -29,8 +29,9 @@ class Cost(Record):
 # Fitted to CPU seconds on SmolLM2-135M-Instruct, one core of a Xeon with AVX-512, 2026-11.
 COSTS = {
     ("llm-compressor", "gptq"): Cost(start_s=12, parameter_s=2.0e-7, token_s=5.0e-11),
-    ("llm-compressor", "awq"): Cost(start_s=12, parameter_s=3.0e-7, token_s=3.0e-10),
+    ("llm-compressor", "awq"): Cost(start_s=12, parameter_s=2.0e-7, token_s=3.6e-10),
     ("llm-compressor", "smoothquant"): Cost(start_s=12, parameter_s=2.0e-7, token_s=5.0e-11),
+    ("llm-compressor", "nvfp4"): Cost(start_s=12, parameter_s=2.0e-7, token_s=5.0e-11),
     ("llm-compressor", ""): Cost(start_s=5, parameter_s=1.0e-8),
     ("gptqmodel", ""): Cost(start_s=15, parameter_s=5.0e-7, token_s=6.0e-11),
     ("auto-round", ""): Cost(start_s=12, parameter_s=1.0e-6, token_s=2.0e-10),

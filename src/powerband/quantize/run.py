@@ -1,6 +1,7 @@
 """Run a quantisation in a child process: estimate, watch, and give the result its name only when it is whole."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from powerband.records.value import Record
 
 CARD = "quantisation.json"
 _UNFINISHED = ".unfinished"  # in the hidden folder's name, so that nothing takes it for a model
+_LOCK = "held"
 _WORKER = Path(__file__).parent / "tools" / "worker.py"
 _LOOK_S = 0.2
 _TOLD_S = 5.0  # its guard tells the exit code a moment after the child is gone, later on a busy machine
@@ -96,6 +98,40 @@ def quantise(
     Raises MachineError for no disk or memory, RequestError for a missing tool, EngineError where the tool fails.
     """
     work = work_folder(order.out)
+    with _claim(work):
+        return _quantise(job, order, samples, calibration, work, on_progress)
+
+
+@contextlib.contextmanager
+def _claim(work: Path) -> Iterator[None]:
+    """Hold the work folder for one run alone; the system lets go of it however that run ends."""
+    try:
+        work.mkdir(exist_ok=True)
+        held = os.open(work / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise MachineError(f"cannot write {work}: {error.strerror}", hint="choose another --out") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise RequestError(
+            f"another run is making {work.parent / work.name[1:].removesuffix(_UNFINISHED)}",
+            hint="wait for it, or choose another --out",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _quantise(
+    job: Job,
+    order: Order,
+    samples: Sequence[Sample],
+    calibration: CalibrationSet | None,
+    work: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> QuantCard:
     _prepare(job, order, samples, work)
     began = time.monotonic()
     try:
@@ -116,13 +152,11 @@ def quantise(
 
 
 def _prepare(job: Job, order: Order, samples: Sequence[Sample], work: Path) -> None:
-    kept = ("converted.gguf", "converted.json", "imatrix.gguf") if job.tool.resumes else ()
-    if work.exists():
+    kept = (_LOCK, "converted.gguf", "converted.json", "imatrix.gguf") if job.tool.resumes else (_LOCK,)
+    try:
         for path in work.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    try:
-        work.mkdir(exist_ok=True)
         if samples:
             write_samples(samples, work / "calibration.jsonl")
         (work / "job.json").write_text(json.dumps(_described(job, order, work)), encoding="utf-8")

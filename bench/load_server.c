@@ -1,10 +1,12 @@
 /* A streaming server that costs next to nothing, so that in bench/load_vs_peers.py the client is the limit.
  *
- * load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS]: one thread, one core, spinning. Every POST is answered with CHUNKS
+ * load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS|sleep]: one thread, one core, spinning. Every POST is answered with CHUNKS
  * server-sent events, the k-th due TTFT + k * ITL after the request was read; what is no POST, or does not ask for a
  * stream, gets a small JSON document at once. On SIGTERM it prints one JSON line: requests, seconds from the first
  * to the last, and how late its own writes were (microseconds: p50, p99, max): a late server would be charged to the
  * client. ARRIVALS names a file that then gets the instant at which each such request was read (int64 ns, monotonic).
+ * With the word "sleep" in its place the server sleeps until something is due, up to 1 ms too long, and leaves its core
+ * to others.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -153,6 +155,15 @@ static void readable(int fd) {
     }
 }
 
+/* Milliseconds until the next write is due, rounded up; 100 at most, so that a signal is seen. */
+static int until_due(void) {
+    int64_t due = now_ns() + 100000000;
+    if (firsts.head != firsts.tail && firsts.items[firsts.head % QUEUE].due < due) due = firsts.items[firsts.head % QUEUE].due;
+    if (nexts.head != nexts.tail && nexts.items[nexts.head % QUEUE].due < due) due = nexts.items[nexts.head % QUEUE].due;
+    int64_t left = due - now_ns();
+    return left <= 0 ? 0 : (left + 999999) / 1000000;
+}
+
 static int64_t quantile(double share) {
     int64_t seen = 0;
     for (int bin = 0; bin <= LATE_BINS; bin++)
@@ -161,8 +172,9 @@ static int64_t quantile(double share) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5 && argc != 6) return fprintf(stderr, "usage: load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS]\n"), 2;
-    if (argc == 6) arrivals = malloc(2 * sizeof *arrivals);
+    if (argc != 5 && argc != 6) return fprintf(stderr, "usage: load_server PORT TTFT_MS ITL_MS CHUNKS [ARRIVALS|sleep]\n"), 2;
+    int sleeps = argc == 6 && !strcmp(argv[5], "sleep");
+    if (argc == 6 && !sleeps) arrivals = malloc(2 * sizeof *arrivals);
     ttft_ns = atof(argv[2]) * 1e6, itl_ns = atof(argv[3]) * 1e6, chunks = atoi(argv[4]);
     firsts.items = malloc(QUEUE * sizeof(Due)), nexts.items = malloc(QUEUE * sizeof(Due));
     struct rlimit limit;
@@ -183,7 +195,7 @@ int main(int argc, char **argv) {
     printf("listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));
     fflush(stdout);
     while (!stop) {
-        int count = epoll_wait(epfd, events, 512, 0);
+        int count = epoll_wait(epfd, events, 512, sleeps ? until_due() : 0);
         for (int i = 0; i < count; i++) {
             int fd = events[i].data.fd;
             if (fd != listener) {

@@ -27,14 +27,22 @@ def build() -> Path:
 
 @contextlib.contextmanager
 def c_server(
-    ttft_ms: float, itl_ms: float, chunks: int, arrivals: Path | None = None
+    ttft_ms: float, itl_ms: float, chunks: int, arrivals: Path | None = None, *, sleeps: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """URL, and a dict that holds the server's own report (requests, lateness in µs) once it has ended.
 
-    ``arrivals`` then holds the instant of each request's arrival as int64 ns.
+    ``arrivals`` then holds the instant of each request's arrival as int64 ns. ``sleeps`` leaves the core to others
+    between writes, which come up to 1 ms late.
     """
     report: dict[str, Any] = {}
-    argv = [str(build()), "0", str(ttft_ms), str(itl_ms), str(chunks), *([str(arrivals)] if arrivals else [])]
+    argv = [
+        str(build()),
+        "0",
+        str(ttft_ms),
+        str(itl_ms),
+        str(chunks),
+        *([str(arrivals)] if arrivals else ["sleep"] if sleeps else []),
+    ]
     with _pinned(argv) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1], report

@@ -1,6 +1,6 @@
 """A long run at a high rate: does the generator's memory stay flat, and is every request sent also on disk?
 
-Server (bench/load_server.c) and client have a core each; 16 chunks an answer, a new connection each. Every 30 s the
+Server (bench/load_server.c, sleeping between writes) and client have a core each; 16 chunks an answer. Every 30 s the
 memory of the client and the size of the log; at the end requests the server counted less records in the log, the
 slope of memory over the second half, and the error of TTFT over the whole run.
 
@@ -64,39 +64,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=2500.0, help="requests/s")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="keep N in flight instead, and at most --rate")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     args = parser.parse_args()
     pin_client()
-    found = soak(args.rate, 60 * args.minutes)
+    found = soak(args.rate, 60 * args.minutes, args.concurrency)
     text = json.dumps(found, indent=1)
     print(text)
     if args.json is not None:
         args.json.write_text(text + "\n")
 
 
-def soak(rate: float, seconds: float) -> dict[str, Any]:
+def soak(rate: float, seconds: float, concurrency: int | None) -> dict[str, Any]:
     count = int(rate * seconds)
+    when = f"arrivals=poisson({rate}/s)" if concurrency is None else f"concurrency={concurrency}"
+    deadline_s = seconds + 60 if concurrency is None else seconds
     before_mib = psutil.Process().memory_info().rss / MIB
-    workload = build_workload(f"in=32,out={CHUNKS},arrivals=poisson({rate}/s)", requests=count)
+    workload = build_workload(f"in=32,out={CHUNKS},{when}", requests=count)
     planned_mib = psutil.Process().memory_info().rss / MIB - before_mib
     with tempfile.TemporaryDirectory(prefix="powerband-soak-") as name:
         log = Path(name) / "traces.jsonl.gz"
         memory = Memory(log)
-        with c_server(TTFT_MS, ITL_MS, CHUNKS) as (url, server):
+        with c_server(TTFT_MS, ITL_MS, CHUNKS, sleeps=True) as (url, server):
             cpu_s = time.process_time()
             loaded = run_load(
-                Target(url, "fake"), workload, t0_ns=0, deadline_s=seconds + 60, progress=memory.see, trace_log=log
+                Target(url, "fake"), workload, t0_ns=0, deadline_s=deadline_s, progress=memory.see, trace_log=log
             )
             cpu_s = time.process_time() - cpu_s
         return {
-            "rate": rate,
+            "when": when,
             "minutes": seconds / 60,
             "planned_requests_mib": round(planned_mib, 1),
             "rss_mib": {"after 10 s": at(memory, 10), "after 60 s": at(memory, 60), "at the end": at(memory, 1e9)},
             "slope_mib_per_min_second_half": memory.slope_mib_per_min(),
             "peak_mib_with_reading_the_log": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             "log_mib": round(log.stat().st_size / MIB, 1),
-            "cpu_s_per_1000_with_reading_the_log": round(1000 * cpu_s / count, 3),
+            "cpu_s_per_1000_with_reading_the_log": round(1000 * cpu_s / max(1, len(loaded.columns)), 3),
             **checked(loaded, log, server, count),
         }
 
@@ -116,12 +119,14 @@ def checked(loaded: Loaded, log: Path, server: dict[str, Any], count: int) -> di
     metrics = loaded.columns.metrics(end_ns=loaded.end_ns)
     late = metrics.ttft_s
     return {
-        "planned": count,
+        "planned_at_most": count,
         "requests_the_server_counted": server["requests"],
         "records_stored": stored,
         "records_lost": server["requests"] - stored,
-        "stored_once": seen.count(1) == count,
+        "stored_once": seen.count(1) == stored,
         "completed": metrics.completed,
+        "dropped_at_the_end": metrics.dropped,
+        "requests_per_s": round(metrics.request_rate_per_s, 1),
         "errors": dict(loaded.columns.errors),
         "ttft_error_ms": None
         if isinstance(late, Missing)

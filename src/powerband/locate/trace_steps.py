@@ -54,9 +54,9 @@ def in_prompts_ns(timeline: Timeline, start_ns: Ints, values: Floats) -> float:
     marks = timeline.marks
     prompts = [index for index, name in enumerate(timeline.names) if _PREFILL.search(name)]
     steps = np.array([bool(_DECODE.search(name) or _PREFILL.search(name)) for name in timeline.names], dtype=bool)
-    if not prompts or not marks.size:
+    mine = steps[marks.name] if marks.size else np.zeros(0, dtype=bool)
+    if not prompts or not mine.any():
         return 0.0
-    mine = steps[marks.name]
     starts, names = marks.start_ns[mine], marks.name[mine]
     place = np.searchsorted(starts, start_ns, side="right") - 1
     inside = (place >= 0) & np.isin(names[np.maximum(place, 0)], prompts)

@@ -182,6 +182,13 @@ def test_communication_is_the_verdict_where_it_is_what_the_device_waits_in() -> 
     assert "communication_bound" in causes
 
 
+def test_an_operator_called_like_a_prompt_is_no_step() -> None:
+    work = [(0, 10 * US, KERNEL, 0), (40 * US, 50 * US, KERNEL, 1)]
+    calls = [(-US, 0, "cudaLaunchKernel"), (38 * US, 39 * US, "cudaLaunchKernel")]
+    line = timeline(work, calls, ops=[(12 * US, 30 * US, "aten::extend")], marks=[(0, 50 * US, "a range")])
+    assert diagnose_timeline(line).verdict == "launch_bound"
+
+
 def test_decode_steps_are_timed_from_mark_to_mark() -> None:
     # A step of 1 ms with kernels of 300 and 350 us, the second overlapped for 50 us: 600 us busy.
     work = [

@@ -28,21 +28,32 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=256)
     args = parser.parse_args()
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(args.reference)
     lines = args.text.read_text(encoding="utf-8").splitlines()
     chosen = random.Random(0).sample(lines, args.texts)
     prompts = [tokenizer(json.loads(line)["text"], return_tensors="pt").input_ids[:, : args.tokens] for line in chosen]
-    models = [
-        AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16).eval()
-        for place in (args.reference, args.candidate)
-    ]
+    models = [load(place, torch) for place in (args.reference, args.candidate)]
     with torch.no_grad():
         rows = [one_text(models, prompt, torch) for prompt in prompts]
     print(json.dumps({"candidate": Path(args.candidate).name, "texts": len(rows), **summary(rows)}))
     return 0
+
+
+def load(place: str, torch: Any) -> Any:
+    """A folder as it is; a .gguf file widened to bf16, so its CPU times are those of the reference."""
+    from transformers import AutoModelForCausalLM
+
+    if not place.endswith(".gguf"):
+        return AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16).eval()
+    from transformers import GgufConfig
+
+    path = Path(place)
+    return AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    ).eval()
 
 
 def one_text(models: list[Any], prompt: Any, torch: Any) -> dict[str, float]:

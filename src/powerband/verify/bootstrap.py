@@ -17,10 +17,14 @@ def mean_interval(
     weights: Sequence[float],
     *,
     transform: Callable[[Floats], Floats] = lambda values: values,
+    studentised: bool = True,
     level: float = LEVEL,
     seed: int = 0,
 ) -> tuple[float, Interval]:
     """The weighted mean ``transform(sum(sums) / sum(weights))`` over prompts, with its bootstrap-t interval.
+
+    Not ``studentised`` gives plain percentiles, for what is counted: where a few prompts of many differ, a draw without
+    any of them has no spread to measure in.
 
     One entry a prompt: the tokens of one prompt depend on each other, so a prompt is drawn whole. Each draw is measured
     in its own standard error, because means of few skewed values (divergences are) give plain percentiles that are too
@@ -35,6 +39,9 @@ def mean_interval(
         return value, Interval(low=value, high=value, level=level)
     chosen = np.random.default_rng(seed).integers(0, len(x), size=(_DRAWS, len(x)))
     drawn, errors = _mean_and_error(x[chosen], w[chosen])
+    if not studentised:
+        low, high = (float(v) for v in transform(np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])))
+        return value, Interval(low=low, high=high, level=level)
     # A draw of equal prompts has no spread of its own; it may not claim an endless distance.
     floor = 0.05 * float(error[0])
     t = (drawn - mean[0]) / np.maximum(errors, floor)

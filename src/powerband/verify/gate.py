@@ -142,11 +142,7 @@ def _more(before: Sequence[float | None], after: Sequence[float | None]) -> _Fig
         return None
     # An answer without code where the reference wrote some is broken, not exempt.
     changes = [(1.0 if a is None else a) - b for b, a in pairs]
-<<<<<<< ours
-    value, interval = mean_interval(changes, [1.0] * len(changes))
-=======
     value, interval = mean_interval(changes, [1.0] * len(changes), studentised=False)
->>>>>>> theirs
     if interval.low < interval.high:
         return _Figure(value, interval, len(changes))
     # All prompts did the same, which does not make it certain: what n of n leave open at each end.

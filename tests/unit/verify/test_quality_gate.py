@@ -199,15 +199,12 @@ def test_fewer_right_answers_fail_maths() -> None:
     assert judge_quality(task(20, "maths"), before, before, None).verdict == "passed"
 
 
-<<<<<<< ours
-=======
 def test_one_change_in_ten_keeps_an_interval_of_shares() -> None:
     """The number of draws of it is binomial(10, 0.1): 0 at 5 % from below, 3 at 5 % from above."""
     value, interval = mean_interval([1.0, *[0.0] * 9], [1.0] * 10, studentised=False)
     assert (value, interval.low, interval.high) == (0.1, 0.0, pytest.approx(0.3))
 
 
->>>>>>> theirs
 def test_none_of_twenty_is_not_none_for_certain() -> None:
     """0 of 20 leaves open up to 1 - 0.05 ** (1/20), 13.9 %, at 5 % for that end; it is no noise of the reference's."""
     found = judge_quality(task(20, "code"), *[made([scored(0.4)] * 20, [GOOD] * 20)] * 3)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.quantize.calibration import take_calibration
@@ -24,6 +24,7 @@ def test_divergence_by_hand() -> None:
     assert jensen_shannon(Counter("aa"), Counter("ab")) == pytest.approx(by_hand)
 
 
+@settings(max_examples=50, deadline=None)
 @given(COUNTS, COUNTS)
 def test_divergence_is_symmetric_and_between_0_and_1(first: Counter[str], second: Counter[str]) -> None:
     found = jensen_shannon(first, second)

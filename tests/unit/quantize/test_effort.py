@@ -1,7 +1,7 @@
 """What a job is expected to take, against runs of real tools (docs/reference/quantisation.md)."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.quantize.effort import estimate_effort
@@ -47,6 +47,7 @@ def test_calibrated_methods_too(
     assert found.output_bytes / MIB == pytest.approx(mib, rel=0.006)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 64), st.integers(0, 100_000), st.integers(0, 100_000))
 def test_more_text_takes_longer_and_more_cores_take_less(cores: int, few: int, more: int) -> None:
     few, more = sorted((few, more))

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.quantize.calibration import choose, digest, shares, take_calibration
@@ -108,6 +108,7 @@ def test_the_same_seed_takes_the_same_samples_and_another_seed_others() -> None:
     assert digest(choose(found, 50, 7)) != digest(choose(found, 50, 8))
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 3)), st.integers(1, 500), min_size=1, max_size=12

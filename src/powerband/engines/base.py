@@ -82,6 +82,8 @@ BUILT_IN = {
     "tgi": "powerband.engines.tgi:Tgi",
     "tensorrt-llm": "powerband.engines.tensorrt_llm:TensorRtLlm",
     "mlx": "powerband.engines.mlx:Mlx",
+    "transformers": "powerband.engines.transformers:Transformers",
+    "openvino": "powerband.engines.openvino:OpenVino",
     "openai": "powerband.engines.openai:OpenAI",
     "fake": "powerband.engines.fake:Fake",
 }

@@ -1,5 +1,6 @@
 """Transformers' own continuous batching: its manager with a paged cache, fed and drained by threads of ours."""
 
+import logging
 import sys
 import threading
 from typing import Any
@@ -10,7 +11,7 @@ from powerband.records.config import Value
 from powerband.records.errors import RequestError
 
 _POLL_S = 0.1
-_CPU_CACHE = 0.1  # of the host's memory, where nothing is said: transformers itself would take 0.6 of it
+_CPU_CACHE, _CPU_TOKENS = 0.1, 512  # share of the host's memory for the cache, and tokens of a step
 _LOOK_EVERY = 32  # results between two looks at the gauges and at clients that left
 _FIELDS = ("max_batch_tokens", "num_blocks", "block_size", "max_memory_percent", "max_requests_per_batch")
 
@@ -27,10 +28,16 @@ class ContinuousBackend(TransformersBackend):
         self._count = 0
         self._started = False
         self._over = threading.Event()
+        self._ended = ""  # why the manager's thread is gone
+        self._complaints = Complaints()
+        logging.getLogger("ContinuousBatchingLogger").addHandler(self._complaints)
         self._thread = threading.Thread(target=self._drain, name="results", daemon=True)
 
     def submit(self, job: Job) -> None:
         job.start()
+        if self._ended:
+            job.fail(self._ended)
+            return
         if not self.prepare(job):
             return
         with self._lock:
@@ -64,7 +71,8 @@ class ContinuousBackend(TransformersBackend):
             if result is not None:
                 self._pass_on(result)
             elif not self._manager.is_running():
-                self._fail_all("the continuous batching thread of transformers ended: see the log")
+                why = self._complaints.first or "see the log"
+                self._fail_all(f"the continuous batching thread of transformers ended: {why}")
                 return
             count += 1
             if result is None or count % _LOOK_EVERY == 0:
@@ -99,6 +107,7 @@ class ContinuousBackend(TransformersBackend):
         update_gauges(self.counters, scheduler, cache, len(self._jobs))
 
     def _fail_all(self, message: str) -> None:
+        self._ended = message
         sys.stderr.write(message + "\n")
         for job in list(self._jobs.values()):
             job.fail(message)
@@ -131,8 +140,10 @@ def open_manager(model: Any, knobs: dict[str, Value]) -> Any:
     asked: dict[str, Any] = {name: knobs[name] for name in _FIELDS if knobs.get(name)}
     if knobs.get("cuda_graphs", "auto") != "auto":
         asked["use_cuda_graph"] = knobs["cuda_graphs"] == "on"
-    if model.device.type == "cpu" and not asked.keys() & {"num_blocks", "max_memory_percent"}:
-        asked["max_memory_percent"] = _CPU_CACHE
+    if model.device.type == "cpu":  # where nothing is said, transformers takes most of the host's memory
+        asked.setdefault("max_batch_tokens", _CPU_TOKENS)
+        if "num_blocks" not in asked:
+            asked.setdefault("max_memory_percent", _CPU_CACHE)
     if missing := [name for name in asked if name not in known]:
         raise RequestError(f"this transformers has no {missing[0]} for continuous batching", hint="leave it out")
     # eos -1: what ends an answer comes with each request.
@@ -140,9 +151,23 @@ def open_manager(model: Any, knobs: dict[str, Value]) -> Any:
     manager = model.init_continuous_batching(
         generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**asked)
     )
-    if model.device.type == "cuda" and knobs.get("cuda_graphs", "auto") != "off" and hasattr(manager, "warmup"):
+    if hasattr(manager, "warmup"):
         import torch
 
-        with torch.inference_mode():
-            manager.warmup()  # captures graphs before the first request, as its own serving does
+        # Captures graphs before the first request, as its own serving does. Not in inference mode: the manager's thread
+        # may run without it, and cannot write to tensors that were made in it.
+        with torch.no_grad():
+            manager.warmup()
     return manager
+
+
+class Complaints(logging.Handler):
+    """Keeps the first error that the manager's own logger told: why its thread ended."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.ERROR)
+        self.first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = record.getMessage().strip().splitlines()
+        self.first = self.first or (lines[0] if lines else "")

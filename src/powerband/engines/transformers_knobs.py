@@ -40,7 +40,7 @@ def _continuous() -> tuple[Knob, ...]:
     return (
         Knob(
             name="max_batch_tokens", kind="int", low=0, naive=0, grid=(0, 256, 512, 1024, 2048, 4096),
-            help="continuous: tokens of one step (0: as transformers chooses)",
+            help="continuous: tokens of one step (0: 512 on a CPU, else as transformers chooses)",
             addresses=("head_of_line_blocking", "compute_bound"),
         ),
         Knob(

@@ -22,7 +22,7 @@ from powerband.records.workload import Workload
 
 _REQUESTS = 2_000  # more than any rung serves in its window: the window ends a load, not the list
 _ON_CARD, _ON_HOST = 64, 8  # requests kept in flight where the traffic says only when they arrive
-_ALONE_S = 10.0
+_ALONE_REQUESTS, _ALONE_S = 6, 45.0  # of the load that sends one request at a time: it ends with the first of both
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,17 @@ class LadderCase:
         return window_s(self.request)
 
     def at(self, concurrency: int) -> Workload:
-        """The same requests with ``concurrency`` of them in flight."""
+        """The same requests with ``concurrency`` of them in flight; the first few where it is one at a time."""
+        requests = self.workload.requests if concurrency > 1 else self.workload.requests[:_ALONE_REQUESTS]
         return msgspec.structs.replace(
             self.workload,
             concurrency=concurrency,
-            requests=tuple(msgspec.structs.replace(one, offset_ns=0) for one in self.workload.requests),
+            requests=tuple(msgspec.structs.replace(one, offset_ns=0) for one in requests),
         )
 
     def span_s(self, concurrency: int) -> float:
-        """Seconds of a load: one request at a time needs fewer to be known."""
-        return min(self.window_s, _ALONE_S) if concurrency == 1 else self.window_s
+        """Seconds of a load, at most."""
+        return _ALONE_S if concurrency == 1 else self.window_s
 
     @cached_property
     def _quantized(self) -> ModelSpec | None:

@@ -23,6 +23,7 @@ from powerband.records.units import format_duration
 from powerband.records.value import Missing, known
 from powerband.stores.base import Store
 
+_ALONE_LIKELY_S = 15.0
 _MORE_LOADS = 2  # beyond one request at a time and the traffic's own load
 _RISE = 1.03  # a higher load that brings less than this is the last one tried
 _WORTH_A_RUNG = 0.01  # of a request's time that tokenising must cost before a pipeline for it is worth measuring
@@ -89,9 +90,10 @@ class Ladder:
             return Rung(n=n, plan=plan, status="left_out", cause=plan.left_out)
         with RungServer(self._journal, self._clock, plan.name, plan.config) as server:
             levels, runs = self._levels(n, plan, server)
-        offered = next(i for i, level in enumerate(levels) if level.concurrency == self.case.concurrency)
+        wanted = 1 if one_at_a_time(plan) else self.case.concurrency
+        offered = next(i for i, level in enumerate(levels) if level.concurrency == wanted)
         measured = [level for level in levels if level.metrics is not None]
-        run = runs.get(self.case.concurrency)
+        run = runs.get(wanted)
         if not measured or run is None:
             cause = levels[offered].cause or next(
                 (level.cause for level in levels if level.cause), "nothing was measured"
@@ -123,9 +125,10 @@ class Ladder:
         """One request at a time, the traffic's own load, then higher or lower ones towards the best within the SLO."""
         levels: list[Level] = []
         runs: dict[int, Run] = {}
-        waiting = list(dict.fromkeys([1, self.case.concurrency]))
-        if self._journal.recall(_key(n, self.case.concurrency)) is None:
-            self._clock.need(server.start_s + sum(self.case.span_s(load) + SLACK_S for load in waiting))
+        wanted = 1 if one_at_a_time(plan) else self.case.concurrency
+        waiting = list(dict.fromkeys([1, wanted]))
+        if self._journal.recall(_key(n, wanted)) is None:
+            self._clock.need(server.start_s + sum(self._likely_s(plan, load) + SLACK_S for load in waiting))
         for _ in range(len(waiting) + _MORE_LOADS):
             if not waiting:
                 break
@@ -139,14 +142,14 @@ class Ladder:
             # Only while the engine is up: a resumed ladder does not start one again for loads that are extra.
             if more is not None and (server.is_up or self._journal.recall(_key(n, more)) is not None):
                 waiting.append(more)
-        if all(level.concurrency != self.case.concurrency for level in levels):
-            levels.append(Level(concurrency=self.case.concurrency, trial=0, run_id=None, cause=levels[-1].cause))
+        if all(level.concurrency != wanted for level in levels):
+            levels.append(Level(concurrency=wanted, trial=0, run_id=None, cause=levels[-1].cause))
         return levels, runs
 
     def _next_load(self, plan: RungPlan, levels: list[Level]) -> int | None:
         """Double while the promise holds and throughput rises; halve while it does not hold."""
-        if plan.config.engine == "transformers" and plan.config.knobs.get("batching", "none") == "none":
-            return None  # more in flight only wait longer
+        if one_at_a_time(plan):
+            return None
         last, tried = levels[-1], {level.concurrency for level in levels}
         if last.metrics is None:
             return None
@@ -163,7 +166,9 @@ class Ladder:
         key = _key(n, load)
         recalled = self._journal.recall(key)
         predicted = recalled[0].predicted if recalled else self._oracle.predict(plan, load)
-        trial, run = server.load(key, self.case.at(load), self.case.span_s(load), predicted)
+        trial, run = server.load(
+            key, self.case.at(load), self.case.span_s(load), predicted, likely_s=self._likely_s(plan, load)
+        )
         if run is None or trial.status != "done":
             cause = trial.cause or trial.status
             return Level(concurrency=load, trial=trial.n, run_id=trial.run_id, predicted=predicted, cause=cause), None
@@ -183,6 +188,10 @@ class Ladder:
             use=compute_use(run, self.case.model_of(plan), self.case.device, kv_value_bytes=kv_bytes),
         )
         return level, run
+
+    def _likely_s(self, plan: RungPlan, load: int) -> float:
+        """What a load takes: an engine that batches answers its few lone requests long before the window ends."""
+        return self.case.span_s(load) if load > 1 or one_at_a_time(plan) else _ALONE_LIKELY_S
 
     def _note(self, plan: RungPlan, run: Run) -> None:
         """What later rungs and the report need of a run."""
@@ -224,6 +233,11 @@ class Ladder:
             provenance=self._provenance,
             notes=case.notes,
         )
+
+
+def one_at_a_time(plan: RungPlan) -> bool:
+    """Whether more requests in flight could only wait longer, so that one at a time is all there is to measure."""
+    return plan.config.engine == "transformers" and plan.config.knobs.get("batching", "none") == "none"
 
 
 def _key(n: int, load: int) -> str:

@@ -92,24 +92,24 @@ class RungServer:
         return 0.0 if self.is_up else _START_S.get(self.config.engine, 20.0)
 
     def load(
-        self, key: str, workload: Workload, span_s: float, predicted: Predicted | None
+        self, key: str, workload: Workload, span_s: float, predicted: Predicted | None, *, likely_s: float
     ) -> tuple[Trial, Run | None]:
         """The load called ``key``: recalled, or measured now; one that others' work spoilt is repeated once.
 
-        A failure of the engine is a failed trial. Raises OutOfTime where the time left does not pay for a load.
+        A failure of the engine is a failed trial. Raises OutOfTime where the time left does not pay for ``likely_s``.
         """
-        trial, run = self._load(key, workload, span_s, predicted)
+        trial, run = self._load(key, workload, span_s, predicted, likely_s)
         if trial.status == "contended":
-            trial, run = self._load(f"{key}-again", workload, span_s, predicted)
+            trial, run = self._load(f"{key}-again", workload, span_s, predicted, likely_s)
         return trial, run
 
     def _load(
-        self, key: str, workload: Workload, span_s: float, predicted: Predicted | None
+        self, key: str, workload: Workload, span_s: float, predicted: Predicted | None, likely_s: float
     ) -> tuple[Trial, Run | None]:
         found = self._journal.recall(key)
         if found is not None:
             return found
-        self._clock.need(self.start_s + span_s + SLACK_S)
+        self._clock.need(self.start_s + likely_s + SLACK_S)
         began = time.monotonic()
         run, cause = None, None
         status: TrialStatus = "done"

@@ -20,6 +20,7 @@ from powerband.simulate.predict import predict
 from powerband.simulate.scheduler import MODELLED, PAGED, Limits, limits_of
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
 
+_Family = tuple[str, str, bool]
 _FIT_RUNS = 6  # the latest of an engine; more of them say the same
 _WORTH = 1.03  # a limit is changed for no less
 
@@ -29,7 +30,7 @@ class Oracle:
 
     def __init__(self, case: LadderCase) -> None:
         self._case = case
-        self._runs: dict[tuple[str, str], list[Run]] = {}
+        self._runs: dict[_Family, list[Run]] = {}
         self._seen: dict[bytes, float] = {}  # tokens/s within the SLO by what the simulator knows, of one choice
 
     def learn(self, plan: RungPlan, run: Run) -> None:
@@ -117,7 +118,8 @@ class Oracle:
             return fit_step_time(runs[-_FIT_RUNS:], predict_from_datasheet(model, case.device, plan.config)).at(
                 plan.config
             )
-        others = self._runs.get((plan.config.engine, ""), [])
+        engine, _, eager = _family(plan)
+        others = self._runs.get((engine, "", eager), [])
         prior = predict_from_datasheet(case.model, case.device, plan.config)
         fitted = fit_step_time(others[-_FIT_RUNS:], prior) if others else prior
         return msgspec.structs.replace(fitted, model=model).at(plan.config)
@@ -127,5 +129,8 @@ class Oracle:
         return limits_of(config, None if ledger is None else ledger.capacity.kv_tokens)
 
 
-def _family(plan: RungPlan) -> tuple[str, str]:
-    return plan.config.engine, plan.weights or (plan.config.model if plan.gated else "")
+def _family(plan: RungPlan) -> _Family:
+    """Engine, weights where they are not the model's own, and whether kernels are launched one by one: what an eager
+    engine's host costs says nothing of one with graphs."""
+    weights = plan.weights or (plan.config.model if plan.gated else "")
+    return plan.config.engine, weights, plan.config.knobs.get("enforce_eager") is True

@@ -96,7 +96,7 @@ class Description:
     knobs: Callable[[], tuple[Knob, ...]]
     model_flag: str
     host_flag: str
-    read_effective: Callable[[str, Path, EngineConfig], Effective | Missing]
+    read_effective: Callable[[str, str, EngineConfig], Effective | Missing]
     identify: Callable[[str], tuple[str, str]]
     naive: Mapping[str, Value] = field(default_factory=dict)
     refuse: Callable[[EngineConfig, int], str | None] = lambda config, longest: None
@@ -188,7 +188,7 @@ class Commanded:
             log,
             600.0 if timeout_s is None else timeout_s,
             identify=about.identify,
-            read_effective=lambda url, path: about.read_effective(url, path, config),
+            read_effective=lambda url, text: about.read_effective(url, text, config),
             kind=about.kind,
         )
 

@@ -1,7 +1,6 @@
 """MLX's server on Apple silicon: ``mlx_lm.server`` of mlx-lm, 0.31 and later (0.29 does not batch requests)."""
 
 from importlib import metadata
-from pathlib import Path
 
 from powerband.engines.commanded import Commanded, Description, Program
 from powerband.probes.http import read_json
@@ -58,7 +57,7 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
     return None
 
 
-def read_effective(url: str, log: Path, config: EngineConfig) -> Effective | Missing:
+def read_effective(url: str, log: str, config: EngineConfig) -> Effective | Missing:
     return Missing(missing="mlx_lm.server tells its settings nowhere")
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from powerband.engines.process import HOST, ServerProcess, start_process, wait_ready
 from powerband.engines.running import Running
+from powerband.engines.server_faults import read_fault
 from powerband.probes.startup_log import StartupLog, parse_startup_log
 from powerband.records.config import Effective, Value
-from powerband.records.errors import RequestError
+from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
 
 
@@ -36,13 +37,18 @@ class Launch:
 
 
 class ServerRunning(Running):
-    """Adds what the startup log says; ``log`` is this server's."""
+    """Adds what the log says. ``log`` from byte ``log_start`` on is this server's; it was up at byte ``log_ready``."""
 
     log: Path
+    log_start: int
+    log_ready: int
+
+    def fault(self) -> str | None:
+        return read_fault(self.log, self.log_ready)
 
     def memory(self) -> StartupLog | Missing:
         try:
-            return parse_startup_log(self.log.read_text(errors="replace"), str(self.log))
+            return parse_startup_log(_read(self.log, self.log_start), str(self.log))
         except (OSError, RequestError) as error:
             return Missing(missing=str(error))
 
@@ -53,17 +59,19 @@ def start_server(
     timeout_s: float,
     *,
     identify: Callable[[str], tuple[str, str]],
-    read_effective: Callable[[str, Path], Effective | Missing],
+    read_effective: Callable[[str, str], Effective | Missing],
     kind: type[ServerRunning] = ServerRunning,
 ) -> ServerRunning:
     """Start it and wait until it answers; ``identify(url)`` gives the model's name for requests and the version.
-    ``kind`` is what an adapter hands back where its engine can be told more than others.
 
-    Raises EngineError with the last log lines where it dies or stays silent; it is stopped before any error leaves.
+    ``read_effective(url, text)`` gets the log of this start. ``kind`` is what an adapter hands back where its engine
+    can be told more than others. Raises EngineError that names the fault found in the log, with the log's last lines,
+    where it dies or stays silent; it is stopped before any error leaves.
     """
     began_s = time.monotonic()
+    start = log.stat().st_size if log.exists() else 0  # runs in one folder share a log
     process = start_process(launch.command, log=log, name=launch.name, env=launch.env, grace_s=launch.grace_s)
-    wait_ready(process, launch.url, timeout_s, path=launch.ready_path, name=launch.name)
+    _wait(process, launch, timeout_s, log, start)
     started_s = time.monotonic() - began_s
     model_id, version = _identify(process, launch.url, identify)
     running = kind(
@@ -73,10 +81,24 @@ def start_server(
         process=process,
         startup_s=started_s,
         metrics_path=launch.metrics_path,
-        read_effective=lambda: read_effective(launch.url, log),
+        read_effective=lambda: read_effective(launch.url, _read(log, start)),
     )
-    running.log = log
+    running.log, running.log_start, running.log_ready = log, start, log.stat().st_size
     return running
+
+
+def _read(log: Path, start: int) -> str:
+    return log.read_bytes()[start:].decode("utf-8", "replace")
+
+
+def _wait(process: ServerProcess, launch: Launch, timeout_s: float, log: Path, start: int) -> None:
+    try:
+        wait_ready(process, launch.url, timeout_s, path=launch.ready_path, name=launch.name)
+    except EngineError as error:
+        fault = read_fault(log, start)
+        if fault is None:
+            raise
+        raise EngineError(f"{error.message}: {fault}", hint=error.hint, log_tail=error.log_tail) from None
 
 
 def _identify(process: ServerProcess, url: str, identify: Callable[[str], tuple[str, str]]) -> tuple[str, str]:
@@ -113,8 +135,8 @@ def to_flags(
     return flags
 
 
-def logged_settings(log: Path) -> dict[str, Value]:
-    """The knobs that a startup log names; none where it is not one or cannot be read."""
-    with contextlib.suppress(RequestError, OSError):
-        return dict(parse_startup_log(log.read_text(errors="replace"), str(log)).settings)
+def logged_settings(text: str) -> dict[str, Value]:
+    """The knobs that a startup log names; none where it is not one."""
+    with contextlib.suppress(RequestError):
+        return dict(parse_startup_log(text, "its log").settings)
     return {}

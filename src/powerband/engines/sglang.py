@@ -53,7 +53,7 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
     return None
 
 
-def read_effective(url: str, log: Path, config: EngineConfig) -> Effective:
+def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
     """Its arguments as it resolved them, and its log where a page tells less; 0, "auto" and "none" ask for nothing."""
     runs: dict[str, Value] = logged_settings(log)
     source = "startup log"

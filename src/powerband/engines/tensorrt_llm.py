@@ -188,7 +188,7 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
     return None
 
 
-def read_effective(url: str, log: Path, config: EngineConfig) -> Effective:
+def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
     """What the startup log says; 0 and "auto" ask for nothing."""
     runs = logged_settings(log)
     asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}

@@ -144,7 +144,7 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
     return None
 
 
-def read_effective(url: str, log: Path, config: EngineConfig) -> Effective:
+def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
     """What /info says, and the launcher's log where it says nothing; 0 and "auto" ask for nothing."""
     info = read_json(url + "/info", timeout_s=10)
     runs: dict[str, Value] = {
@@ -152,7 +152,7 @@ def read_effective(url: str, log: Path, config: EngineConfig) -> Effective:
     }
     runs |= {name: info[name] for name in _INFO if isinstance(info.get(name), bool | int | float | str)}
     with contextlib.suppress(OSError):
-        found = re.findall(r"Using attention (\w+) - Prefix caching (\w+)", log.read_text(errors="replace"))
+        found = re.findall(r"Using attention (\w+) - Prefix caching (\w+)", log)
         if found:
             runs |= {"ATTENTION": found[-1][0], "PREFIX_CACHING": str(found[-1][1] in ("1", "true")).lower()}
     asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}

@@ -3,7 +3,8 @@
     python bench/trace_speed.py --field ../shared/field/traces --gigabytes 1 --hta /path/to/python-with-HTA
 
 The large trace is made up: eager decode steps with operators, launches, kernels and Python frames, as torch.profiler
-writes. Each tool runs in processes of its own; measurements are kept, so that a stopped bench goes on where it was.
+writes. Each tool runs in processes of its own, CPU seconds are taken; measurements are kept, so that a stopped bench
+goes on where it was.
 """
 
 import argparse
@@ -22,9 +23,9 @@ import resource, sys, time
 from pathlib import Path
 from powerband.locate.timeline import diagnose_timeline
 from powerband.probes.kineto import read_kineto
-began = time.monotonic()
+began = time.process_time()
 found = diagnose_timeline(read_kineto(Path(sys.argv[1])))
-seconds = time.monotonic() - began
+seconds = time.process_time() - began
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(seconds, peak, f"busy {found.gpu_busy_ratio:.4f}, {found.verdict}")
 """
@@ -32,9 +33,9 @@ THEIRS = """
 import resource, sys, time
 from hta.common.trace_parser import parse_trace_dataframe
 from hta.configs.parser_config import ParserConfig
-began = time.monotonic()
+began = time.process_time()
 _, frame, _ = parse_trace_dataframe(sys.argv[1], ParserConfig.get_default_cfg())
-seconds = time.monotonic() - began
+seconds = time.process_time() - began
 print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, f"{len(frame)} rows parsed, nothing analysed")
 """
 
@@ -114,7 +115,8 @@ def measure(name: str, path: Path, tool: str, python: str, code: str) -> Measure
 HEAD = """# How fast traces are read
 
 `powerband` reads a trace and diagnoses it; HolisticTraceAnalysis {version} parses it into a table and analyses nothing.
-Each in processes of its own: time without the imports, peak memory of the process; the fastest of {times}.
+Each in processes of its own: CPU seconds of all its threads without the imports (they do not depend on what else runs
+on the machine), peak memory of the process; the fastest of {times}.
 {machine}. Made by `python bench/trace_speed.py --hta PYTHON --field TRACES --gigabytes N --out PAGE`. With small traces
 the memory is that of the imports; the made-up one is eager decode with operators, launches, kernels, Python frames.
 

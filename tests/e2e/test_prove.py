@@ -15,10 +15,10 @@ NS = 1_000_000_000
 
 
 def test_what_is_planted_is_proved(tmp_path: Path) -> None:
-    # A step takes 10 ms whatever is in it: one slot answers 8 tokens in 80 ms and serves 12 of 20 requests a second.
+    # A step takes 4 ms whatever is in it: one slot answers 8 tokens in 32 ms and serves 31 of 50 requests a second.
     # Text costs 60 ms of a serial tokenizer, token ids nothing: as text the same requests fall behind.
-    knobs: dict[str, Value] = {"slots": 1, "step_ms": 10.0, "step_ms_per_seq": 0.1, "text_ms": 60.0}
-    requests = tuple(RequestSpec(offset_ns=k * NS // 20, input_tokens=8, output_tokens=8) for k in range(20))
+    knobs: dict[str, Value] = {"slots": 1, "step_ms": 4.0, "step_ms_per_seq": 0.05, "text_ms": 60.0}
+    requests = tuple(RequestSpec(offset_ns=k * NS // 50, input_tokens=8, output_tokens=8) for k in range(30))
     found = prove(
         Subject(
             config=EngineConfig(engine="fake", model="fake", knobs=knobs),

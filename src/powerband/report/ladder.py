@@ -5,7 +5,21 @@ from powerband.records.ladder import LadderReport, Level, Rung
 from powerband.records.metrics import Distribution
 from powerband.records.units import format_bytes, format_duration
 from powerband.records.value import Measured, Missing, known
-from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Headline, Section, Table, Text, Tone
+from powerband.report.document import (
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Figure,
+    Figures,
+    Headline,
+    Section,
+    Table,
+    Text,
+    Tone,
+)
 from powerband.report.format import (
     clean,
     config_text,
@@ -17,6 +31,7 @@ from powerband.report.format import (
     timestamp,
     words,
 )
+from powerband.report.plots import Estimate, estimates_plot
 
 _NONE = Cell("–", tone="muted")
 _GATED = "to be gated"
@@ -75,7 +90,6 @@ def ladder_table(report: LadderReport) -> Table:
         Column("TPOT p50 / p99", numeric=True, basis="measured"),
         Column("Latency", numeric=True, basis="measured", note="mean"),
         Column("Alone", numeric=True, basis="measured", note="one at a time"),
-        Column("Limit"),
     )
     base = _first(report)
     rows = tuple(_row(rung, base) for rung in report.rungs)
@@ -83,18 +97,18 @@ def ladder_table(report: LadderReport) -> Table:
 
 
 def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
-    name = Cell(clean(rung.plan.name), _GATED if rung.plan.gated and rung.status == "done" else "")
     if rung.status != "done":
-        why = Cell(words(rung.status), tone="muted" if rung.status == "left_out" else "bad")
-        return (Cell(str(rung.n)), name, *[_NONE] * 10, why)
+        tone: Tone = "muted" if rung.status == "left_out" else "bad"
+        return (Cell(str(rung.n)), Cell(clean(rung.plan.name), words(rung.status), tone), *[_NONE] * 10)
     level = rung.shown
     assert level is not None  # a rung that is done has its offered load
     metrics, use = level.metrics, level.use
     gain = None if base is None else _ratio(rung.tokens_per_s, base.tokens_per_s)
-    late = "" if rung.best is not None else "SLO not held at any load"
+    late = "" if rung.best is not None else "SLO not held"
+    gated = f"{_GATED}; " if rung.plan.gated else ""
     return (
         Cell(str(rung.n)),
-        name,
+        Cell(clean(rung.plan.name), gated + words(rung.verdict or "undecided")),
         _share(use.busy_ratio if use else Missing(missing="not read")),
         _share(use.bandwidth_ratio if use else Missing(missing="not read")),
         _bytes(use.memory_bytes if use else Missing(missing="not read")),
@@ -105,7 +119,6 @@ def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
         _pair(metrics.tpot_s if metrics else None),
         _mean(level),
         _mean(rung.alone),
-        Cell(words(rung.verdict or "undecided")),
     )
 
 
@@ -114,7 +127,7 @@ def _table_section(report: LadderReport) -> Section:
     lead = (
         f"{done} of {report.planned} rungs measured by the same client with the same requests; "
         f"engines ran for {format_duration(report.engine_seconds)} in all. Latency is a mean, alone that of one "
-        "request at a time; the limit is what was located under the offered load."
+        "request at a time; under each step stands the limit that was located with the offered load."
     )
     blocks: list[Block] = [ladder_table(report), Code(clean(report.start_command), "Start the recommended engine")]
     return Section("ladder", "The ladder", lead, tuple(blocks))
@@ -140,7 +153,39 @@ def _predicted_section(report: LadderReport) -> Section:
             inside += hit is True
     lead = f"Predicted before each load was sent: {inside} of {known_pairs} measurements lie in their 90 % interval."
     lead += " Here tokens are those of whole answers over the whole window, filling and cut-off included."
-    return Section("predicted", "Predicted and measured", lead, (Table("Every load", columns, tuple(rows)),))
+    blocks: list[Block] = [Table("Every load", columns, tuple(rows))]
+    if (figure := _figure(report)) is not None:
+        blocks.insert(0, Figures((figure,)))
+    return Section("predicted", "Predicted and measured", lead, tuple(blocks))
+
+
+def _figure(report: LadderReport) -> Figure | None:
+    """One row a rung, at the load that stands for it."""
+    title = "Predicted and measured output tokens/s"
+    rows = [(rung, rung.shown) for rung in report.rungs if rung.status == "done"]
+    drawn = [_estimate(rung, level) for rung, level in rows if level is not None]
+    svg = estimates_plot(title, drawn, None, "output tokens/s of whole answers")
+    if svg is None:
+        return None
+    legend = (("k-interval", "predicted, with interval"), ("k-good", "measured"), ("k-plain", "measured, to be gated"))
+    return Figure(title, svg, legend=legend)
+
+
+def _estimate(rung: Rung, level: Level) -> Estimate:
+    predicted, value = level.predicted, level.completed_tokens_per_s
+    name = f"Rung {rung.n}: {one_line(rung.plan.name, 40)}, {level.concurrency} in flight"
+    seen = "nothing" if value is None else significant(value)
+    expected = "nothing" if predicted is None else significant(predicted.objective)
+    return Estimate(
+        label=name,
+        tooltip=f"{name}; predicted {expected}; measured {seen}",
+        predicted=predicted.objective if predicted else None,
+        low=predicted.interval.low if predicted else None,
+        high=predicted.interval.high if predicted else None,
+        measured=value,
+        tone="plain" if rung.plan.gated else "good",
+        note="",
+    )
 
 
 def _predicted_row(rung: Rung, level: Level) -> tuple[Cell, ...]:

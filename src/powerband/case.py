@@ -47,9 +47,10 @@ class CaseRequest(Record):
     budget_s: float = 1200.0
     repeats: int = 3
     seed: int = 0
+    numerics: bool = False  # turn knobs that alter the answers too; without a gate passed none is recommended
+    calibrate: tuple[str, ...] = ()  # sessions and runs whose step times the search starts from
     ladder_from: str | None = None  # walk from this engine to ``engine``, one change a rung
     quantized: str | None = None  # of a ladder: a checkpoint of the same model in fewer bits
-    numerics: bool = False  # turn knobs that alter the answers too; without a gate passed none is recommended
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Everything it decides follows from its case and the trials in the journal. A ses
 running the same code again: finished trials are recalled, the rest are measured.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from powerband.case import Case, offered_factor, within_window
@@ -12,12 +13,10 @@ from powerband.evaluate import Trials
 from powerband.gate import Gate, numerics, to_result
 from powerband.knee import scaled_to_knee
 from powerband.locate.diagnose import diagnose
-from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, MachineError, RequestError
 from powerband.records.finding import Cause, Diagnosis
 from powerband.records.metrics import Metrics
-from powerband.records.model import LayerGroup, ModelSpec
 from powerband.records.rounds import LoopReport, Objective, Round, TrafficSummary
 from powerband.records.run import Predicted, Provenance, Purpose, Run, Trial
 from powerband.records.verdict import QualityResult, Verdict
@@ -35,31 +34,15 @@ _START_S = 3.0  # allowance for a start and the warm-up until one was measured
 _LATE_S = 3.0  # and for answers that end after the last arrival, in a config that keeps up
 _CALIBRATION_REQUESTS, _CALIBRATION_S = 8, 30.0
 
-# What an engine that loads no model from here is taken for until its runs are known: only a start for the calibration.
-STAND_IN = ModelSpec(
-    name="stand-in",
-    architecture="unknown",
-    layers=(LayerGroup(count=16, kind="attention", kv_heads=8, head_dim=64),),
-    hidden=2048,
-    heads=32,
-    vocab=32_000,
-    parameters=1_000_000_000,
-    active_parameters=1_000_000_000,
-    weight_bytes=2_000_000_000,
-    weight_dtype="bf16",
-    basis="assumed",
-    context_tokens=8192,
-    assumed=("the served model is not known here",),
-)
-
 
 class Loop:
     """One session: its case, its trials, and what was learnt so far."""
 
     gate: Gate | None = None  # with one, the search turns settings that alter the answers, and it judges them
 
-    def __init__(self, case: Case, trials: Trials) -> None:
-        self.case, self.trials = case, trials
+    def __init__(self, case: Case, trials: Trials, *, known: Sequence[Run] = ()) -> None:
+        """``known``: runs of other sessions that say how fast this machine is."""
+        self.case, self.trials, self._known = case, trials, tuple(known)
         self.objective: Objective = "goodput_per_s" if case.slo else "output_tokens_per_s"
         self._runs: list[Run] = []
         self._rounds: list[Round] = []
@@ -209,15 +192,17 @@ class Loop:
     def _predictor(self) -> Predictor:
         """Predictions over the whole workload, from the datasheet and everything measured so far."""
         case = self.case
-        device = case.device or read_device("cpu")
-        prior = predict_from_datasheet(case.model or STAND_IN, device, case.naive)
+        prior = predict_from_datasheet(case.model, case.device, case.naive)
+        same = [trial for trial in self.trials.trials if trial.purpose in ("baseline", "tune")]
+        measured = [_objective(trial.measured, self.objective) or 0.0 for trial in same]
         return Predictor(
-            fit_step_time(self._runs, prior),
+            fit_step_time([*self._known, *self._runs], prior),
             case.workload,
             objective=self.objective,
             slo=case.slo,
             deadline_s=case.cut_s,
             kv_tokens_of=lambda config: ledger.capacity.kv_tokens if (ledger := case.size_of(config)) else None,
+            beat=max(measured, default=0.0),
         )
 
     def _diagnose(self, run: Run) -> Diagnosis:

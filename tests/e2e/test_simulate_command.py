@@ -85,7 +85,7 @@ def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("more", "error", "hint"),
     [
-        (["--engine", "sglangg"], "unknown engine to simulate 'sglangg'", "accepted"),
+        (["--engine", "qqq"], "unknown engine to simulate 'qqq'", "accepted"),
         (["--set", "max_num_sequences=4"], "unknown knob 'max_num_sequences'", "max_num_seqs"),
         (["--sweep", "max_num_seqs"], "cannot read --sweep 'max_num_seqs'", "key=a,b,c"),
         (["--sweep", "max_num_seqs=" + ",".join(map(str, range(1, 600)))], "--sweep asks for 599 configs", "500"),

@@ -16,6 +16,7 @@ COMMANDS = {
     "account": "where the bytes go: does this model fit, with how many users, and what to do if not",
     "load": "send a workload to a server and measure what came back",
     "locate": "where the time goes: what a running service or a finished run was waiting for",
+    "calibrate": "a few minutes of self-measurement, so that simulate and tune know this machine",
     "profile": "record a few steps of your own PyTorch program, and say what they wait for",
     "simulate": "what if: the workload through a model of the engine, no engine started",
     "quantize": "which format can this engine and card run, what does it bring; then make it, with a card of how",

@@ -29,11 +29,13 @@ def run(args: argparse.Namespace) -> int:
     report, journal = sessions.run_session(args, "loop")
     page = write_report(report, journal)
     if args.json:
-        options.print_json(document(report, journal.home, page))
+        options.print_json(document(report, journal.home, page) | sessions.plan_document(journal, report))
     else:
         from powerband.report.text import render_loop
 
         options.print_text(render_loop(report, page=str(page), **options.terminal()))
+        if words := sessions.plan_words(journal, report):
+            options.print_text(words)
     return 0 if report.chosen is not None or report.best_trial is None else 1
 
 

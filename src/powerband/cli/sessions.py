@@ -11,16 +11,20 @@ from pathlib import Path
 
 import msgspec
 
-from powerband.case import CaseRequest, prepare
+from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
 from powerband.cli.progress import Narrator
+from powerband.cli.stored import stored_runs
 from powerband.evaluate import Trials
 from powerband.loop import Loop
+from powerband.plan import Plan, load_plan, write_plan
+from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError, RequestError
 from powerband.records.rounds import LoopReport
 from powerband.records.units import parse_duration
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
+from powerband.tune.plan import describe_traffic
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int) -> None:
@@ -34,10 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int)
     group.add_argument("--window", help="seconds of arrivals in each trial (default: from the budget, 8s to 60s)")
     group.add_argument("--repeats", type=int, default=repeats, help=f"runs of each side in verify (default {repeats})")
     group.add_argument(
-        "--numerics",
-        action="store_true",
-        help="turn settings that alter the answers too; one that has not passed a quality gate is never recommended",
+        "--calibrate",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="what is known of this machine before the search: a run, or a session such as of powerband calibrate",
     )
+    group.add_argument(
+        "--numerics", action="store_true",
+        help="turn settings that alter the answers too; one that has not passed a quality gate is never recommended",
+    )  # fmt: skip
     group.add_argument(
         "--resume", nargs="?", const="", metavar="SESSION", help="go on with a session (default: the last)"
     )
@@ -71,6 +81,7 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
         budget_s=parse_duration(args.budget),
         repeats=args.repeats,
         seed=args.seed,
+        calibrate=tuple(args.calibrate),
         numerics=args.numerics,
         ladder_from=getattr(args, "ladder_from", None),
         quantized=_absolute(getattr(args, "quantized", None)),
@@ -101,13 +112,49 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             command=shlex.join(["powerband", *sys.argv[1:]]),
             watcher=narrator,
         )
-        loop = Loop(case, trials)
+        loop = Loop(case, trials, known=stored_runs(journal, case.request.calibrate))
         loop.gate = verify_quality.gate_of(args, narrator) if case.request.numerics else None
         report = loop.run()
         journal.put_document(session.session_id, "report", msgspec.json.encode(report))
         if loop.gate is not None:
             verify_quality.write_pages(args.home, loop.gate, narrator)
+        if report.chosen is not None:
+            plan = plan_of(report.chosen, loop.case)
+            comment = f"chosen by powerband {command}, session {session.session_id}\n{report.start_command}"
+            write_plan(plan_path(journal, report), plan, comment)
     return report, journal
+
+
+def plan_of(chosen: EngineConfig, case: Case) -> Plan:
+    """The chosen config with the promise it keeps and the traffic it was measured under."""
+    return Plan(
+        engine=chosen.engine,
+        model=chosen.model,
+        knobs=chosen.knobs,
+        slo=case.request.slo or "",
+        holds_for=describe_traffic(case.workload),
+    )
+
+
+def plan_path(journal: Journal, report: LoopReport) -> Path:
+    return journal.home / "plans" / f"{report.session_id}.toml"
+
+
+def plan_document(journal: Journal, report: LoopReport) -> dict[str, object]:
+    path = plan_path(journal, report)
+    known = report.chosen is not None and path.exists()
+    return {"plan": str(path) if known else None, "holds_for": load_plan(path).holds_for if known else None}
+
+
+def plan_words(journal: Journal, report: LoopReport) -> str:
+    """Where the plan lies and what it holds for; empty where nothing was chosen."""
+    path = plan_path(journal, report)
+    if report.chosen is None or not path.exists():
+        return ""
+    return (
+        f"plan: {path}\n  it holds for {load_plan(path).holds_for}\n"
+        f"  other traffic: powerband simulate --config {path} --breaking --calibrate {report.session_id} --traffic ..."
+    )
 
 
 @contextmanager

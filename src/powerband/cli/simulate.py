@@ -5,19 +5,23 @@ import itertools
 from typing import Any
 
 from powerband.cli import options, parallel
+from powerband.cli import simulate_answers as answers
 from powerband.records.config import EngineConfig, Knob, parse_settings
 from powerband.records.errors import RequestError, unknown_name
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
+from powerband.records.workload import Workload
 
 MOST_SWEPT = 500
 _SHOWN = ("output_tokens_per_s", "goodput_per_s", "attainment", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a folder with config.json, a .gguf file, or a hub id")
-    options.add_engine(parser, default="llamacpp")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a folder with config.json, a .gguf file, or a hub id"
+    )
+    options.add_engine(parser)
     options.add_device(parser)
     options.add_traffic(parser)
     parser.add_argument(
@@ -26,9 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, default=1, help="engines behind a router (default 1)")
     parser.add_argument("--router", choices=("least_loaded", "round_robin"), default="least_loaded")
     parallel.add_arguments(parser)
+    answers.add_arguments(parser)
     parser.add_argument("--deadline", metavar="TIME", help="what has not ended by then counts as dropped, such as 60s")
     parser.add_argument(
-        "--calibrate", action="append", default=[], metavar="RUN", help="fit the step time to a run of the journal"
+        "--calibrate",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="fit the step time to a run of the journal, or to all usable runs of a session",
     )
     options.add_home(parser)
     options.add_output(parser)
@@ -46,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
     if not 1 <= args.replicas <= 1000:
         raise RequestError(f"--replicas {args.replicas} is not possible", hint="accepted: 1 to 1000")
+    answers.fill_in(args)
     configs = _configs(args)
     if args.plan or args.trace:
         return parallel.run(args, configs[0], _stored_runs(args))
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
+    speculation = answers.parse_speculation(args.speculate)
     model, device = read_model(args.model), read_device(args.device)
     workload = build_workload(
         args.traffic,
@@ -60,30 +71,37 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
-    found = []
-    for config in configs:
+
+    def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
         ledger = compute_ledger(model, device, config, count=args.count, remedies=False)
-        if ledger.fits:
-            found.append(
-                what_if(
-                    config,
-                    workload,
-                    step_time,
-                    kv_tokens=ledger.capacity.kv_tokens,
-                    slo=slo,
-                    deadline_s=deadline_s,
-                    replicas=args.replicas,
-                    router=args.router,
-                )
-            )
-        else:
-            found.append(WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}"))
-    if args.json:
-        options.print_json(_document(args, found, model.name, device.name, workload.source))
-    else:
-        options.print_text(_screen(found, slo, step_time.basis))
+        if not ledger.fits:
+            return WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}")
+        return what_if(
+            config,
+            traffic,
+            step_time,
+            kv_tokens=ledger.capacity.kv_tokens,
+            slo=slo,
+            deadline_s=deadline_s,
+            replicas=replicas,
+            router=args.router,
+            speculation=speculation,
+        )
+
+    found = [ask(config, workload, args.replicas) for config in configs]
+    _tell(answers.Question(args, model, device, workload, slo, deadline_s, step_time, ask), found)
     kept = any(one.holds for one in found) if slo else any(one.refused is None for one in found)
     return 0 if kept else 1
+
+
+def _tell(question: answers.Question, found: list[Any]) -> None:
+    more, args = answers.collect(question, found), question.args
+    if args.json:
+        names = question.model.name, question.device.name, question.workload.source
+        options.print_json(_document(args, found, *names) | more)
+    else:
+        lines = [_screen(found, question.slo, question.step.basis), *answers.describe(more, found)]
+        options.print_text("\n".join(lines))
 
 
 def _configs(args: argparse.Namespace) -> list[EngineConfig]:
@@ -125,10 +143,10 @@ def _swept(text: str, knobs: tuple[Knob, ...]) -> list[dict[str, Any]]:
 def _stored_runs(args: argparse.Namespace) -> list[Run]:
     if not args.calibrate:
         return []
+    from powerband.cli.stored import stored_runs
     from powerband.stores.sqlite import Journal
 
-    journal = Journal(args.home)
-    return [journal.run(run_id) for run_id in args.calibrate]
+    return stored_runs(Journal(args.home), args.calibrate)
 
 
 def _document(args: argparse.Namespace, found: list[Any], model: str, device: str, traffic: str) -> dict[str, Any]:

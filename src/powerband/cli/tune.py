@@ -12,13 +12,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    report, _ = sessions.run_session(args, "tune")
+    report, journal = sessions.run_session(args, "tune")
     if args.json:
-        options.print_json(document(report))
+        options.print_json(document(report) | sessions.plan_document(journal, report))
     else:
         from powerband.report.text import render_loop
 
         options.print_text(render_loop(report, page=None, **options.terminal()))
+        if words := sessions.plan_words(journal, report):
+            options.print_text(words)
     return 0 if report.chosen is not None else 1
 
 

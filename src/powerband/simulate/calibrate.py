@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from powerband.records.config import Value
 from powerband.records.run import Contention, Run
 from powerband.simulate.observe import Observed, observe_steps
-from powerband.simulate.scheduler import limits_of
+from powerband.simulate.scheduler import Limits, limits_of
 from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTime
 
 ROW_NOISE = 0.10  # relative spread of one observed window (timer, HTTP, neighbours); Huber bends at 1.5 of it
@@ -34,7 +34,7 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         if isinstance(run.contention, Contention) and run.contention.contended:
             continue
         limits = limits_of(run.config)
-        seen = observe_steps(run, limits.most_prompt_tokens)
+        seen = observe_steps(run, limits)
         if not seen:
             continue
         here = prior.at(run.config)
@@ -44,8 +44,7 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         bounds.append(len(rows))
     if not rows:
         return prior
-    budgets = [limits_of(run.config).most_prompt_tokens for run in used]
-    factors, covariance, errors = _solve(rows, prior, budgets, bounds)
+    factors, covariance, errors = _solve(rows, prior, [limits_of(run.config) for run in used], bounds)
     return msgspec.structs.replace(
         prior,
         factors=tuple(factors.tolist()),
@@ -58,12 +57,12 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
 
 
 def _solve(
-    rows: list[tuple[Observed, StepTime, float]], prior: StepTime, budgets: list[int], bounds: list[int]
+    rows: list[tuple[Observed, StepTime, float]], prior: StepTime, limits: list[Limits], bounds: list[int]
 ) -> tuple[Array, Array, Array]:
     """Factors, their covariance, and the relative error of each row that is left."""
     start = np.array(prior.factors)
     precision: Array = np.linalg.inv(np.array(prior.covariance, dtype=np.float64))
-    budget_of = np.repeat(budgets, np.diff(bounds)).tolist()
+    limits_by_row = [one for one, count in zip(limits, np.diff(bounds).tolist(), strict=True) for _ in range(count)]
     base = np.array([weight for _, _, weight in rows]) / ROW_NOISE**2
     seconds = np.array([row.seconds for row, _, _ in rows])
     factors = start.copy()
@@ -73,8 +72,8 @@ def _solve(
     for _ in range(8):  # which side of the roofline binds, and which rows are outliers, depends on the factors
         parts = np.array(
             [
-                _row_parts(row, _with(step, factors), budget)
-                for (row, step, _), budget in zip(rows, budget_of, strict=True)
+                row_parts(row, _with(step, factors), limit)
+                for (row, step, _), limit in zip(rows, limits_by_row, strict=True)
             ]
         )
         # By the longer of both: a row cut short by a timer's jitter must not weigh as much as its ratio says.
@@ -94,25 +93,42 @@ def _with(step: StepTime, factors: Array) -> StepTime:
     return msgspec.structs.replace(step, factors=tuple(factors.tolist()))
 
 
-def _row_parts(row: Observed, step: StepTime, budget: int) -> Array:
+def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
     """Datasheet seconds of a row by factor; a prompt longer than the budget is the steps it takes."""
     total = np.zeros(len(FACTORS))
-    left, cached = row.prefill_tokens, 0
+    left, cached, budget = row.prefill_tokens, 0, limits.most_prompt_tokens
+    apart = limits.split_rows and row.sequences > 0
     while True:
         take = min(left, max(budget - row.sequences, 1))
         left -= take
-        total += step.parts(
-            sequences=row.sequences,
-            context_tokens=row.context_tokens,
-            prefill_tokens=take,
-            pairs=take * (cached + (take + 1) / 2),
-            sampled=row.sequences + (1 if take and not left else 0),
-        )
+        ended = 1 if take and not left else 0
+        pairs = take * (cached + (take + 1) / 2)
+        if apart:
+            total += _decode_parts(row, step)
+            if take:
+                total += step.parts(sequences=0, context_tokens=0.0, prefill_tokens=take, pairs=pairs, sampled=ended)
+        else:
+            total += step.parts(
+                sequences=row.sequences,
+                context_tokens=row.context_tokens,
+                prefill_tokens=take,
+                pairs=pairs,
+                sampled=row.sequences + ended,
+            )
         cached += take
         if left <= 0:
             break
     total *= row.steps
     total[-1] = row.requests * step.terms.request_s
+    return total
+
+
+def _decode_parts(row: Observed, step: StepTime) -> Array:
+    """Of the passes that the row's sequences are split into."""
+    total = np.zeros(len(FACTORS))
+    for size in row.rows or (row.sequences,):
+        context = row.context_tokens * size / row.sequences
+        total += step.parts(sequences=size, context_tokens=context, prefill_tokens=0, pairs=0.0, sampled=size)
     return total
 
 

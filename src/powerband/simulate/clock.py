@@ -1,17 +1,28 @@
 """The step time folded into a few numbers, so that a simulation can ask for it millions of times."""
 
 import math
+from collections.abc import Sequence as SequenceOf
 
+from powerband.simulate.scheduler import Speculation
 from powerband.simulate.step_time import FACTORS, SMALL_BATCH, StepTime
 
 
 class Clock:
-    """``StepTime.seconds`` with factors multiplied in; equal to it to rounding (tests/unit/simulate/test_clock.py)."""
+    """``StepTime.seconds`` with factors multiplied in; equal to it to rounding (tests/unit/simulate/test_clock.py).
+
+    With ``speculation`` a step here is the share of a real step that gives one token to each decoding sequence: a real
+    one gives ``tokens_per_step`` of them and takes as many times as long and as many prompt tokens.
+    """
 
     __slots__ = (
+        "_cap",
+        "_capped_pair",
         "_context",
+        "_draft_share",
+        "_drafts",
         "_experts",
         "_few",
+        "_gain",
         "_hidden",
         "_idle_share",
         "_leftover",
@@ -34,8 +45,11 @@ class Clock:
         "request_s",
     )  # fmt: skip
 
-    def __init__(self, step: StepTime) -> None:
+    def __init__(self, step: StepTime, speculation: Speculation | None = None) -> None:
         t = step.terms
+        self._gain = speculation.tokens_per_step if speculation else 1.0
+        self._drafts = speculation.draft_tokens if speculation else 0
+        self._draft_share = speculation.draft_share if speculation else 0.0
         overhead, weights, few, compute, sequence, context, pairs, communication, single, leftover, _ = step.factors
         self._overhead = overhead * t.overhead_s
         self._prefill_step = overhead * t.prefill_step_s
@@ -51,6 +65,8 @@ class Clock:
         self._window = t.window_tokens
         self._state = context * t.state_s
         self._pair = pairs * t.pair_s
+        self._capped_pair = pairs * t.capped_pair_s
+        self._cap = t.cap_tokens
         self._per_step = communication * t.collective_s
         self._per_token = communication * t.collective_token_s
         self._hidden = 1.0 - t.overlap
@@ -64,12 +80,24 @@ class Clock:
 
     def mixed_s(self, sequences: int, context: float, prefill: int, pairs: float, prompts: int) -> float:
         """One step: ``sequences`` decode over ``context`` tokens, ``prefill`` prompt tokens end ``prompts`` prompts."""
-        tokens = sequences + prefill
+        if not self._drafts or not sequences:
+            return self._plain_s(sequences, context, prefill, pairs, prompts, 0)
+        gain, drafts = self._gain, self._drafts
+        real = self._plain_s(sequences, context, gain * prefill, gain * pairs, gain * prompts, drafts * sequences)
+        if self._draft_share:
+            real += drafts * self._draft_share * self._plain_s(sequences, context, 0, 0.0, 0, 0)
+        return real / gain
+
+    def _plain_s(
+        self, sequences: int, context: float, prefill: float, pairs: float, prompts: float, guesses: int
+    ) -> float:
+        """One real step; ``guesses`` are tokens that the decoding sequences check beside their own."""
+        tokens = sequences + prefill + guesses
         passes = 1 if tokens <= self._ubatch else -(-tokens // self._ubatch)
         weights = passes * self._weights
         if self._experts:
             weights += passes * self._experts * (1.0 - self._idle_share**tokens)
-        compute = tokens * self._token + (sequences + prompts) * self._sampled
+        compute = tokens * self._token + (sequences + prompts + guesses) * self._sampled
         if self._few:
             compute += tokens / (1.0 + tokens / SMALL_BATCH) * self._few
         if tokens == 1:
@@ -79,9 +107,9 @@ class Clock:
         if tokens == sequences == 1:
             core += self._single_s
         elif not prefill and self._tile > 1:
-            core += sequences % self._tile * self._leftover
+            core += (sequences + guesses) % self._tile * self._leftover
         if prefill:
-            core += self._prefill_step
+            core += self._prefill_step + min(pairs, self._cap * prefill) * self._capped_pair
         sliding = min(context, sequences * self._window) * self._sliding
         return (
             self._overhead
@@ -95,11 +123,21 @@ class Clock:
             + pairs * self._pair
         )
 
+    def split_mixed_s(self, rows: SequenceOf[int], context: float, prefill: int, pairs: float, prompts: int) -> float:
+        """As ``mixed_s`` where each of ``rows`` sequences, and the prompts, have a pass of their own."""
+        return self.decode_rows_s(rows, context)[0] + self.mixed_s(0, 0.0, prefill, pairs, prompts)
+
+    def decode_rows_s(self, rows: SequenceOf[int], context: float) -> tuple[float, float]:
+        """As ``decode_s`` with a pass for each of ``rows`` sequences."""
+        total = sum(rows)
+        parts = [self.decode_s(row, context * row / total) for row in rows]
+        return sum(first for first, _ in parts), sum(growth for _, growth in parts)
+
     def decode_s(self, sequences: int, context: float) -> tuple[float, float]:
         """The next pure decode step, and how much longer each one after it is (contexts grow by one token each)."""
         first = self.mixed_s(sequences, context, 0, 0.0, 0)
         if not self._sliding:
-            return first, sequences * self._context
+            return first, sequences * self._context * (1.0 + self._drafts * self._draft_share) / self._gain
         return first, self.mixed_s(sequences, context + sequences, 0, 0.0, 0) - first
 
 

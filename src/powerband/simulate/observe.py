@@ -1,5 +1,6 @@
 """Steps as they can be seen from outside: what each gap between tokens held, read from a run's traces."""
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.units import NS_PER_S
 from powerband.records.value import Record
+from powerband.simulate.scheduler import Limits
+from powerband.simulate.slots import SlotTable, neighbours
 
 # A row may not stand for more than this: longer windows mix what they should tell apart.
 WINDOW_STEPS = 40
@@ -19,7 +22,10 @@ Array = NDArray[np.float64]
 
 
 class Observed(Record):
-    """``steps`` equal steps that took ``seconds`` in all, and what each held; ``requests``: request overheads in it."""
+    """``steps`` equal steps that took ``seconds`` in all, and what each held; ``requests``: request overheads in it.
+
+    ``rows``: how many of the sequences shared each pass, where not all shared one.
+    """
 
     seconds: float
     steps: int
@@ -27,20 +33,23 @@ class Observed(Record):
     context_tokens: float
     prefill_tokens: int = 0
     requests: int = 0
+    rows: tuple[int, ...] = ()
 
 
-def observe_steps(run: Run, batch_tokens: int) -> list[Observed]:
+def observe_steps(run: Run, limits: Limits) -> list[Observed]:
     """Decode steps, steps that also held a prompt, and prompts processed alone; what cannot be told apart is left out.
 
     Every generating sequence gives one token a step, so the gaps of one sequence are the engine's steps. A prompt
-    whose first token comes with the end of a gap was in that gap. ``batch_tokens``: prompt tokens a step can hold;
-    gaps with more than that are skipped, since the prompt spread over several.
+    whose first token comes with the end of a gap was in that gap. Gaps with more prompt tokens than a step can hold are
+    skipped, since the prompt spread over several. Where only neighbouring slots share a pass, the slots are worked out
+    from when requests came and ended.
     """
     traces = [trace for trace in run.traces if trace.t_chunks_ns]
     if not traces:
         return []
     timeline = _Timeline(traces)
-    rows = _from_gaps(timeline, traces, batch_tokens)
+    slots = assign_slots(traces, limits.slots) if limits.split_rows else None
+    rows = _from_gaps(timeline, traces, limits.most_prompt_tokens, slots)
     return rows + _prompts_alone(timeline, traces)
 
 
@@ -85,7 +94,35 @@ def _running_sum(values: Array) -> Array:
     return total
 
 
-def _from_gaps(timeline: _Timeline, traces: Sequence[RequestTrace], batch_tokens: int) -> list[Observed]:
+def assign_slots(traces: Sequence[RequestTrace], count: int) -> list[int]:
+    """The slot of each trace, first come first served, as the server would choose it."""
+    table, ends = SlotTable(count), list[tuple[int, int]]()
+    slots, now = [0] * len(traces), 0
+    came = [trace.t_sched_ns if trace.t_send_ns is None else trace.t_send_ns for trace in traces]
+    for place in sorted(range(len(traces)), key=came.__getitem__):
+        now = max(now, came[place])
+        while ends and (ends[0][0] <= now or not table.free):
+            end, slot = heapq.heappop(ends)
+            now = max(now, end)
+            table.release(slot)
+        slots[place] = table.take()
+        heapq.heappush(ends, (traces[place].t_chunks_ns[-1], slots[place]))
+    return slots
+
+
+def _rows_at(timeline: _Timeline, slots: list[int] | None, at: Array) -> list[tuple[int, ...]]:
+    """Rows of neighbouring slots that decode at each instant; empty where all share a pass."""
+    if slots is None:
+        return [()] * len(at)
+    active = (timeline.first[:, None] <= at) & (at < timeline.last[:, None])
+    numbers = np.array(slots)
+    found = [neighbours(set(numbers[column].tolist())) for column in active.T]
+    return [rows if len(rows) > 1 else () for rows in found]
+
+
+def _from_gaps(
+    timeline: _Timeline, traces: Sequence[RequestTrace], batch_tokens: int, slots: list[int] | None
+) -> list[Observed]:
     rows: list[Observed] = []
     for trace in _covering(traces):
         times = np.array(trace.t_chunks_ns, dtype=np.float64)
@@ -105,7 +142,7 @@ def _from_gaps(timeline: _Timeline, traces: Sequence[RequestTrace], batch_tokens
         usable = steady & (prefill + sequences <= batch_tokens) & (gaps > 0) & (sequences > 0)
         crowded = prefill + sequences > batch_tokens
         usable[:-1] &= ~crowded[1:]  # the gap before may hold the first part of a long prompt
-        rows += _windows(gaps, tokens, sequences, context, prefill, usable)
+        rows += _windows(gaps, tokens, sequences, context, prefill, usable, _rows_at(timeline, slots, middle))
     return rows
 
 
@@ -127,6 +164,7 @@ def _windows(
     context: Array,
     prefill: Array,
     usable: NDArray[np.bool_],
+    passes: list[tuple[int, ...]],
 ) -> list[Observed]:
     """Neighbouring decode gaps of equal batch as one row (timer noise cancels); a gap with a prompt is its own row."""
     rows: list[Observed] = []
@@ -140,6 +178,7 @@ def _windows(
                 and usable[end]
                 and prefill[end] == 0
                 and sequences[end] == sequences[start]
+                and passes[end] == passes[start]
             ):
                 end += 1
         if usable[start]:
@@ -151,6 +190,7 @@ def _windows(
                     sequences=int(sequences[start]),
                     context_tokens=float(context[part].mean()),
                     prefill_tokens=int(prefill[start]),
+                    rows=passes[start],
                 )
             )
         start = end

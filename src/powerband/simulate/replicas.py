@@ -35,8 +35,10 @@ def simulate_replicas(
     The router sees a replica's load at the instant of an arrival, and its decision takes no time.
     """
     assert workload.concurrency is None, "a closed loop is per client: give each replica its own workload"
-    clock = Clock(step_time)
+    clock = Clock(step_time, limits.speculation)
     engines = [Stepper(workload.requests, 0, clock, limits, 0.0) for _ in range(replicas)]
+    for engine in engines:
+        engine.share_prefixes(workload)
     chosen: list[int] = []
     end_s = float("inf") if deadline_s is None else deadline_s
     for index, request in enumerate(workload.requests):

@@ -5,6 +5,7 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.value import Record
 from powerband.simulate.all_reduce import step_collectives
+from powerband.simulate.attention import activation_bytes, compute_cache_reads, compute_pair_flops
 from powerband.simulate.efficiency import CPU, GPU, Efficiency, extra_layers_s
 from powerband.simulate.stored import stored_model
 from powerband.simulate.work import compute_work, matmul_flops_per_s
@@ -55,6 +56,7 @@ TRANSFORMERS_LAYER_S = {"gpu": 0.9e-3, "cpu": 0.4e-3}
 # ggml's repacked CPU kernels multiply four tokens at a time and the rest one by one (ggml-cpu/repack.cpp). Seen with
 # 1 to 8 slots: 11, 20, 29, 28, 39, 40, 48, 52 ms a step.
 CPU_TILE = 4
+CPU_VECTOR_SHARE = 0.25  # of a prompt's attention rate, where one query at a time meets the cache (assumed)
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 
 
@@ -76,6 +78,8 @@ class Terms(Record):
     window_tokens: int
     state_s: float  # recurrent state, per sequence
     pair_s: float  # per (query, key) pair of a prefill
+    capped_pair_s: float  # the same in layers where a query attends to at most ``cap_tokens``
+    cap_tokens: int
     collective_s: float
     collective_token_s: float
     request_s: float
@@ -100,6 +104,8 @@ UNKNOWN_TERMS = Terms(
     window_tokens=0,
     state_s=0.0,
     pair_s=1e-9,
+    capped_pair_s=0.0,
+    cap_tokens=0,
     collective_s=0.0,
     collective_token_s=0.0,
     request_s=3e-3,
@@ -112,7 +118,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 
     Knobs that change a term: tensor parallelism in the engine's spelling, the threads of a CPU, the KV cache types,
-    ``n_ubatch``, ``enforce_eager``, ``quantization``. Every other knob is unknown here and leaves the terms as they are.
+    ``n_ubatch``, ``enforce_eager``, ``quantization``. Every other knob is unknown here and leaves the terms.
     """
     eff = CPU if device.kind == "cpu" else GPU
     tp = tensor_parallel(config)
@@ -120,7 +126,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     single, several = thread_shares(device, config)
     bandwidth = device.bandwidth_bytes_per_s * several
     work = compute_work(stored_model(model, config), device, tp, eff)
-    full, sliding, window, state = _kv_bytes(model, kv_value_bytes(config), tp)
+    reads, pairs = compute_cache_reads(model, kv_value_bytes(config), tp), compute_pair_flops(model, tp)
     kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
@@ -131,16 +137,20 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         weight_s=work.dense_bytes / (bandwidth * eff.bandwidth),
         expert_s=work.expert_bytes / (bandwidth * eff.expert_bandwidth),
         expert_share=model.experts_per_token / model.experts if model.experts else 1.0,
-        token_s=work.token_s / several,
+        token_s=work.token_s / several + activation_bytes(model) / (bandwidth * eff.bandwidth),
         sampled_s=work.head_s / several,
         single_ratio=several / single,
         tile_tokens=CPU_TILE if device.kind == "cpu" and config.engine == "llamacpp" else 1,
         sequence_s=eff.sequence_s + model.vocab * eff.sampled_logit_s,
-        context_token_s=full / kv_bandwidth,
-        sliding_token_s=sliding / kv_bandwidth,
-        window_tokens=window,
-        state_s=state / kv_bandwidth,
-        pair_s=_pair_flops(model) / attention / tp,
+        # A CPU does not hide a decode step's attention arithmetic behind the reads: a pair for each context token.
+        context_token_s=reads.full / kv_bandwidth
+        + (pairs.full / attention / CPU_VECTOR_SHARE if device.kind == "cpu" else 0.0),
+        sliding_token_s=reads.capped / kv_bandwidth,
+        window_tokens=reads.window_tokens,
+        state_s=reads.state / kv_bandwidth,
+        pair_s=pairs.full / attention,
+        capped_pair_s=pairs.capped / attention,
+        cap_tokens=pairs.cap_tokens,
         collective_s=collective_s,
         collective_token_s=collective_token_s,
         request_s=eff.request_s,
@@ -181,33 +191,3 @@ def thread_shares(device: DeviceSpec, config: EngineConfig) -> tuple[float, floa
 
 def _share(threads: int, cores: int) -> float:
     return threads / cores if threads <= cores else 1 / OVERSUBSCRIBED
-
-
-def _kv_bytes(model: ModelSpec, value_bytes: float, tp: int) -> tuple[float, float, int, float]:
-    """Bytes read per context token in full and in sliding layers, the window, and state bytes per sequence."""
-    full = sliding = state = 0.0
-    window = 0
-    for group in model.layers:
-        heads = max(group.kv_heads / tp, 1.0) if group.kv_heads else 0.0
-        values = heads * (group.head_dim + (group.v_head_dim or group.head_dim)) / group.compression
-        if group.kind == "attention":
-            full += group.count * values * value_bytes
-        elif group.kind == "mla":
-            full += group.count * (group.latent_dim / group.compression * value_bytes + group.index_bytes_per_token)
-        elif group.kind == "sliding":
-            sliding += group.count * values * value_bytes
-            window = max(window, group.window_tokens)
-        elif group.kind == "recurrent":
-            state += 2 * group.count * group.state_values * (group.state_bytes_per_value or 4.0)  # read and written
-    return full, sliding, window, state
-
-
-def _pair_flops(model: ModelSpec) -> float:
-    """FLOPs per (query, key) pair: QK^T and AV, two FLOPs a multiply-add, all heads and attending layers."""
-    flops = 0.0
-    for group in model.layers:
-        if group.kind in ("attention", "sliding"):
-            flops += group.count * 2 * model.heads * (group.head_dim + (group.v_head_dim or group.head_dim))
-        elif group.kind == "mla":
-            flops += group.count * 4 * model.heads * (group.head_dim or group.latent_dim)
-    return flops

@@ -23,13 +23,30 @@ MODELLED = ("llamacpp", "vllm", "fake", "transformers", "openvino", *_SERVERS)
 PAGED = ("vllm", "sglang", "tgi", "tensorrt-llm")
 
 
+class Speculation(Record):
+    """Each step checks ``draft_tokens`` guesses of every decoding sequence, each right with chance ``acceptance`` if
+    those before it were. Drafting takes ``draft_share`` of a plain decode step for each guess (0: from n-grams)."""
+
+    draft_tokens: int
+    acceptance: float
+    draft_share: float = 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens of a step: the right guesses and one more (Leviathan et al., 2023, eq. 1)."""
+        if self.acceptance >= 1.0:
+            return self.draft_tokens + 1.0
+        return (1.0 - self.acceptance ** (self.draft_tokens + 1)) / (1.0 - self.acceptance)
+
+
 class Limits(Record):
     """Limits of one step.
 
     At most ``slots`` sequences run. A step holds at most ``batch_tokens``: one for each decoding sequence first, then
     prompts in the order of admission (at most ``prompt_tokens`` of them), cut into chunks where ``chunked``.
     ``kv_tokens`` None: memory never binds. ``slot_tokens``: the longest prompt plus answer that one sequence may hold;
-    a longer one is refused.
+    a longer one is refused. ``prefix_cache``: prompts find heads and blocks that were computed before.
+    ``split_rows``: only sequences in neighbouring slots share a pass, and prompts have passes of their own.
     """
 
     slots: int
@@ -40,6 +57,9 @@ class Limits(Record):
     kv_tokens: int | None = None
     block_tokens: int = 1
     slot_tokens: int | None = None
+    prefix_cache: bool = False
+    split_rows: bool = False
+    speculation: Speculation | None = None
 
     @property
     def most_prompt_tokens(self) -> int:
@@ -62,6 +82,8 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             slots=slots,
             batch_tokens=int(knobs.get("n_batch", 2048)),
             batching=batching,
+            prefix_cache=knobs.get("cache_prompt", True) is not False,
+            split_rows=slots > 1 and knobs.get("kv_unified", False) is not True,
             slot_tokens=None if context is None else context // slots,
         )
     if config.engine == "vllm":
@@ -71,6 +93,7 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             chunked=knobs.get("enable_chunked_prefill", True) is not False,
             kv_tokens=kv_tokens,
             block_tokens=int(knobs.get("block_size", VLLM_BLOCK)),
+            prefix_cache=knobs.get("enable_prefix_caching", True) is not False,
             slot_tokens=int(knobs.get("max_model_len", 0)) or None,
         )
     if config.engine == "fake":
@@ -129,6 +152,7 @@ def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
             prompt_tokens=whole("chunked_prefill_size", whole("max_prefill_tokens", 16384)),
             kv_tokens=min(given or UNBOUND, kv_tokens or UNBOUND) if given or kv_tokens else None,
             slot_tokens=whole("context_length", 0) or None,
+            prefix_cache=knobs.get("disable_radix_cache") is not True,
         )
     if config.engine == "tgi":
         return Limits(
@@ -137,6 +161,7 @@ def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
             prompt_tokens=whole("max_batch_prefill_tokens", 4096),
             kv_tokens=whole("max_batch_total_tokens", 0) or kv_tokens,
             slot_tokens=whole("max_total_tokens", 0) or None,
+            prefix_cache=knobs.get("PREFIX_CACHING", "auto") != "false",
         )
     if config.engine == "mlx":
         return Limits(
@@ -151,4 +176,5 @@ def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
         kv_tokens=kv_tokens,
         block_tokens=whole("tokens_per_block", 32),
         slot_tokens=whole("max_seq_len", 0) or None,
+        prefix_cache=knobs.get("enable_block_reuse", True) is not False,
     )

@@ -9,15 +9,15 @@ from powerband.simulate.step_time import FACTORS, StepTime
 
 _LIMITS = {
     "weights": "reading the weights: more bandwidth or narrower weights",
-    "decode_compute": "arithmetic: more FLOP/s",
-    "prefill_compute": "arithmetic of the prompt: more FLOP/s",
+    "compute": "arithmetic: more FLOP/s, or a type that the card multiplies faster",
+    "small_batch": "arithmetic of few tokens: kernels that are faster on few columns",
     "overhead": "launches and host work: graphs, a faster host",
     "context": "reading the KV cache: more bandwidth or a narrower cache",
     "pairs": "attention over the prompt: more FLOP/s or shorter prompts",
     "communication": "collectives: less tensor parallelism or a faster link",
     "sequence": "host work for each sequence",
     "single": "arithmetic of a lone token",
-    "leftover": "arithmetic of a lone token",
+    "leftover": "arithmetic of tokens beyond a kernel's tile",
     "request": "host time of a request outside the engine's steps",
 }
 

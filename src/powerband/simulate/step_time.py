@@ -114,7 +114,7 @@ class StepTime(Record):
             compute,
             sampled * t.sequence_s,
             context_tokens * t.context_token_s + sliding + sequences * t.state_s,
-            pairs * t.pair_s,
+            pairs * t.pair_s + min(pairs, t.cap_tokens * prefill_tokens) * t.capped_pair_s,
             t.collective_s + tokens * t.collective_token_s if tokens else 0.0,
             weights + compute if tokens == sequences == 1 else 0.0,
             left * t.token_s,

@@ -8,14 +8,16 @@ from collections.abc import Sequence as SequenceOf
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.blocks import BlockPool
 from powerband.simulate.clock import Clock, steps_until
+from powerband.simulate.prefixes import PrefixCache, shares_prefixes
 from powerband.simulate.scheduler import Limits
+from powerband.simulate.slots import SlotTable, neighbours
 from powerband.simulate.step_time import StepTime
 
 
 class Sequence:
     """A request in the engine; ``prompt`` grows when a preempted sequence has to be computed again."""
 
-    __slots__ = ("cached", "emitted", "finish_step", "index", "joined_step", "output", "prompt")
+    __slots__ = ("cached", "emitted", "finish_step", "index", "joined_step", "output", "prompt", "slot")
 
     def __init__(self, index: int, prompt: int, output: int) -> None:
         self.index = index
@@ -25,6 +27,7 @@ class Sequence:
         self.emitted = 0  # tokens given before the present stretch of decoding
         self.joined_step = -1  # step that gave the first token of the present stretch; -1: not decoding
         self.finish_step = -1
+        self.slot = -1
 
 
 class Stepper:
@@ -66,6 +69,9 @@ class Stepper:
         self._context = 0  # tokens that the next decode step attends to, over all decoding sequences
         self._order: dict[int, Sequence] = {}  # running, in order of admission; kept only where blocks can run out
         self._pool = self._make_pool()
+        self._prefixes: PrefixCache | None = None
+        self._slots = SlotTable(limits.slots) if limits.split_rows else None
+        self._busy: set[int] = set()  # slots that decode
         for _ in range(len(requests) if concurrency is None else concurrency):
             self._send_next()
 
@@ -82,6 +88,12 @@ class Stepper:
                 self.now = max(self.now, self._pending[0][0])
             else:
                 break
+
+    def share_prefixes(self, workload: Workload) -> None:
+        """Give the engine a prefix cache, where it has one and the workload has something to share."""
+        if self.limits.prefix_cache and shares_prefixes(workload):
+            granule, room = self.limits.block_tokens, self.limits.kv_tokens
+            self._prefixes = PrefixCache(workload.block_tokens, granule, room)
 
     def submit(self, index: int, at_s: float) -> None:
         """Hand in one request at ``at_s``, for a stepper that was built with a concurrency of 0 (nothing by itself)."""
@@ -106,6 +118,10 @@ class Stepper:
     def _free_tokens(self) -> int:
         """Prompt tokens that the next step can hold."""
         free = self.limits.batch_tokens - self._decoding
+        speculation = self.limits.speculation
+        if speculation is not None and self._decoding:  # of the share of a step that gives one token
+            checked = self._decoding * (1 + speculation.draft_tokens)
+            free = max(int((self.limits.batch_tokens - checked) / speculation.tokens_per_step), 0)
         most = self.limits.prompt_tokens
         return free if most is None or most > free else most
 
@@ -139,6 +155,8 @@ class Stepper:
         while waiting and self._decoding + len(self._prefilling) < self.limits.slots:
             sequence = waiting.popleft()
             self._prefilling.append(sequence)
+            if self._slots is not None:
+                sequence.slot = self._slots.take()
             if self._pool is not None:
                 self._order[sequence.index] = sequence
 
@@ -161,7 +179,10 @@ class Stepper:
                 self._pool.free += growth
             self._decode_steps()
             return
-        duration = self.clock.mixed_s(sequences, self._context, tokens, pairs, len(done))
+        if self._slots is not None and sequences:
+            duration = self.clock.split_mixed_s(neighbours(self._busy), self._context, tokens, pairs, len(done))
+        else:
+            duration = self.clock.mixed_s(sequences, self._context, tokens, pairs, len(done))
         self._record(duration, 0.0)
         self.now += duration
         self.step += 1
@@ -178,12 +199,16 @@ class Stepper:
         prefilling, pool = self._prefilling, self._pool
         while prefilling and free_tokens > 0:
             sequence = prefilling[0]
-            left = sequence.prompt - sequence.cached
+            hit = 0
+            if self._prefixes is not None and not sequence.cached:
+                hit = self._prefixes.hit(self.requests[sequence.index])
+            left = sequence.prompt - sequence.cached - hit
             take = left if left <= free_tokens else free_tokens
             if take < left and not self.limits.chunked and tokens + self._decoding:
                 break  # a whole prompt or none
             if pool is not None and not sequence.cached and not pool.extend(0, sequence.prompt):
                 break  # blocks for the whole prompt or none
+            sequence.cached += hit
             pairs += take * (sequence.cached + (take + 1) / 2)
             tokens += take
             free_tokens -= take
@@ -191,6 +216,8 @@ class Stepper:
             if take < left:
                 break
             done.append(prefilling.popleft())
+            if self._prefixes is not None:
+                self._prefixes.add(self.requests[sequence.index])
         return tokens, pairs, done
 
     def _join(self, sequence: Sequence) -> None:
@@ -199,6 +226,7 @@ class Stepper:
         sequence.joined_step = self.step
         sequence.finish_step = self.step + left - 1
         self._decoding += 1
+        self._busy.add(sequence.slot)
         self._context += sequence.prompt + 1
         if self._pool is not None:
             self._pool.join(sequence.prompt, self.step)
@@ -210,7 +238,10 @@ class Stepper:
             self._make_room()
         if not self._decoding:
             return
-        first_s, growth_s = self.clock.decode_s(self._decoding, self._context)
+        if self._slots is None:
+            first_s, growth_s = self.clock.decode_s(self._decoding, self._context)
+        else:
+            first_s, growth_s = self.clock.decode_rows_s(neighbours(self._busy), self._context)
         self._drop_stale_ends()
         steps = self._ends[0][0] - self.step
         if self._pending and self._could_admit():
@@ -242,6 +273,8 @@ class Stepper:
             if sequence.joined_step < 0 or sequence.finish_step != end:
                 continue  # it was preempted after this end was foreseen
             self._stop_decoding(sequence)
+            if self._slots is not None:
+                self._slots.release(sequence.slot)
             if self._pool is not None:
                 self._pool.release(self._cached_tokens(sequence))
                 del self._order[sequence.index]
@@ -263,6 +296,7 @@ class Stepper:
         self.stretches[sequence.index] += ((sequence.joined_step, tokens),)
         sequence.emitted += tokens
         self._decoding -= 1
+        self._busy.discard(sequence.slot)
         self._context -= self._cached_tokens(sequence) + 1
         if self._pool is not None:
             self._pool.leave(self._cached_tokens(sequence), self.step)
@@ -307,10 +341,11 @@ def run_steps(workload: Workload, step_time: StepTime, limits: Limits, deadline_
     stepper = Stepper(
         workload.requests,
         workload.concurrency,
-        Clock(step_time),
+        Clock(step_time, limits.speculation),
         limits,
         math.inf if deadline_s is None else deadline_s,
     )
+    stepper.share_prefixes(workload)
     stepper.run()
     stepper.close()
     return stepper

@@ -15,7 +15,7 @@ from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
 from powerband.simulate.predict import NORMAL_90, step_spread
 from powerband.simulate.replicas import Router, simulate_replicas
-from powerband.simulate.scheduler import limits_of
+from powerband.simulate.scheduler import Speculation, limits_of
 from powerband.simulate.shortfall import explain_shortfall
 from powerband.simulate.step_time import StepTime
 
@@ -49,6 +49,7 @@ def what_if(
     deadline_s: float | None = None,
     replicas: int = 1,
     router: Router = "least_loaded",
+    speculation: Speculation | None = None,
 ) -> WhatIf:
     """Simulate ``config`` on ``workload`` three times: as expected, and at both ends of the step time's interval.
 
@@ -57,7 +58,7 @@ def what_if(
     if replicas > 1 and workload.concurrency is not None:
         raise RequestError("replicas need arrivals, and this is a closed loop", hint="such as arrivals=poisson(10/s)")
     step = step_time.at(config)
-    limits = limits_of(config, kv_tokens)
+    limits = msgspec.structs.replace(limits_of(config, kv_tokens), speculation=speculation)
     share = msgspec.structs.replace(workload, requests=workload.requests[::replicas])  # what one replica gets
     spread = step_spread(step, simulate_figures(share, step, limits, deadline_s=deadline_s), limits)
     ratio = math.exp(NORMAL_90 * spread)

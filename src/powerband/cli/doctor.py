@@ -11,7 +11,7 @@ from powerband import __version__
 from powerband.cli.options import add_home, add_output, print_json, print_text
 from powerband.engines.base import BUILT_IN, get_engine
 from powerband.locate.contention import TAKEN_CORES
-from powerband.probes.installed import ATTACH_ONLY, Program, find_demo_model, find_llamacpp, find_package
+from powerband.probes.installed import HOSTED, Program, find_demo_model, find_llamacpp, find_package
 from powerband.probes.machine import Machine, read_machine
 from powerband.records.units import GIB, format_bytes
 from powerband.records.value import Missing, Record
@@ -56,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     llamacpp, model = find_llamacpp(), find_demo_model()
-    packages = [found for found in map(find_package, ATTACH_ONLY) if found is not None]
-    found = check(read_machine(arguments.home), llamacpp, model, packages, find_servers())
+    found = check(read_machine(arguments.home), llamacpp, model, [], [*find_servers(), *find_hosted()])
     if arguments.json:
         print_json(found)
     else:
@@ -73,6 +72,16 @@ def find_servers() -> list[EngineFound]:
     engines = [engine for engine in map(get_engine, BUILT_IN) if isinstance(engine, Commanded)]
     words = [(engine.name, engine.description.program.find()) for engine in engines]
     return [EngineFound(name=name, starts=True, found=" ".join(found)) for name, found in words if found is not None]
+
+
+def find_hosted() -> list[EngineFound]:
+    """Engines that live in a worker of ours, where all their packages are here."""
+    found = []
+    for name, modules in HOSTED.items():
+        programs = [find_package(module) for module in modules]
+        if all(programs):
+            found.append(EngineFound(name=name, starts=True, found=", ".join(_named(one) for one in programs if one)))
+    return found
 
 
 def check(

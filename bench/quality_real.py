@@ -1,4 +1,4 @@
-"""Quantisations and planted faults of one model through the quality gate: size, speed, perplexity ratio, verdicts.
+"""Quantisations and planted faults of one model through the quality gate: size, CPU cost, perplexity ratio, verdicts.
 
 ``python bench/quality_real.py REFERENCE.gguf LABEL=CANDIDATE[,knob=value...] ... --home DIR`` measures each candidate
 under the chat and the code task and prints one Markdown row each; what was measured before is recalled from DIR.
@@ -11,18 +11,17 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from powerband.engines.base import get_engine
 from powerband.gate import Gate
 from powerband.load.quality.tasks import load_task
-from powerband.load.traffic import build_workload
-from powerband.measure import measure
+from powerband.probes.http import read_json
 from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.quality import QualityMetric, QualityReport
 from powerband.records.value import known
 
-_TRAFFIC = {1: "in=256,out=64,concurrency=1", 8: "in=256,out=64,concurrency=8"}
-_REQUESTS = {1: 4, 8: 16}
+_PROMPT, _ANSWER = 256, 48  # tokens
 
 
 def side(text: str, threads: int) -> tuple[str, EngineConfig]:
@@ -34,26 +33,32 @@ def side(text: str, threads: int) -> tuple[str, EngineConfig]:
     return label or Path(path).stem, EngineConfig(engine="llamacpp", model=path, knobs={**base, **knobs})
 
 
-def speed(config: EngineConfig, concurrency: int, folder: Path) -> float:
-    """Output tokens/s, the better of two runs: a neighbour on the machine only ever slows one down."""
+def cpu_ms_a_token(config: EngineConfig, folder: Path) -> tuple[float, float]:
+    """CPU milliseconds of the engine on one thread, for a prompt token and for an answer token; least of three.
+
+    CPU time and not the clock's, so that neighbours on the machine weigh little.
+    """
     engine = get_engine(config.engine)
-    best = 0.0
-    for attempt in range(2):
-        workload = build_workload(
-            _TRAFFIC[concurrency], requests=_REQUESTS[concurrency], scale_lengths=None, scale_rate=None, seed=0
-        )
-        served = engine.complete(config.replace(n_parallel=concurrency), workload, frozenset())
-        run = measure(
-            engine,
-            served,
-            workload,
-            run_id=f"speed-{concurrency}-{attempt}",
-            folder=folder,
-            command="bench/quality_real.py",
-            cut_s=120.0,
-        )
-        best = max(best, run.metrics(None).output_tokens_per_s)
-    return best
+    running = engine.start(config.replace(n_parallel=1, n_threads=1, n_ctx=1024), folder)
+    try:
+        process = psutil.Process(running.pid)
+        found = []
+        for attempt in range(3):
+            marks = [_cpu_s(process)]
+            for prompt, answer in ((_PROMPT, 1), (16, _ANSWER)):
+                ids = [1000 + (attempt * 331 + place * 7) % 20000 for place in range(prompt)]
+                body = {"prompt": ids, "max_tokens": answer, "temperature": 0, "ignore_eos": True}
+                read_json(running.url + "/v1/completions", body=body, timeout_s=300)
+                marks.append(_cpu_s(process))
+            found.append((1e3 * (marks[1] - marks[0]) / _PROMPT, 1e3 * (marks[2] - marks[1]) / (16 + _ANSWER)))
+        return min(one[0] for one in found), min(one[1] for one in found)
+    finally:
+        running.stop()
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def cell(report: QualityReport, name: str, *, invert: bool = False) -> str:
@@ -66,10 +71,10 @@ def cell(report: QualityReport, name: str, *, invert: bool = False) -> str:
     return f"{value:.4g} ({low:.4g} to {high:.4g})"
 
 
-def row(label: str, config: EngineConfig, reports: dict[str, QualityReport], speeds: list[float]) -> str:
-    size = Path(config.model).stat().st_size / 1e6
+def row(label: str, config: EngineConfig, reports: dict[str, QualityReport], costs: tuple[float, ...]) -> str:
+    size = Path(config.model).stat().st_size / 2**20
     first = next(iter(reports.values()))
-    cells = [label, f"{size:.1f}", *(f"{value:.0f}" for value in speeds)]
+    cells = [label, f"{size:.1f}", *(f"{value:.1f}" for value in costs)]
     cells += [cell(first, "perplexity_ratio"), cell(first, "divergence"), cell(first, "disagreement", invert=True)]
     cells += [reports[task].verdict for task in reports]
     return "| " + " | ".join(cells) + " |"
@@ -106,7 +111,7 @@ def main() -> int:
     parser.add_argument("--answer-tokens", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=0)
-    parser.add_argument("--no-speed", action="store_true")
+    parser.add_argument("--no-cost", action="store_true")
     given = parser.parse_args()
     tasks = [load_task(name, most=given.prompts, answer_tokens=given.answer_tokens) for name in given.tasks.split(",")]
     gates = {
@@ -117,8 +122,8 @@ def main() -> int:
         label, config = side(text, given.threads)
         began = time.monotonic()
         reports = {name: gate.check(reference, config) for name, gate in gates.items()}
-        speeds = [] if given.no_speed else [speed(config, n, given.home / "speed") for n in (1, 8)]
-        print(row(label, config, reports, speeds), flush=True)
+        costs = () if given.no_cost else cpu_ms_a_token(config, given.home / "cost")
+        print(row(label, config, reports, costs), flush=True)
         for name, report in reports.items():
             print(f"  {name}: {report.verdict}: {report.reason} [{worst_of(report.metrics)}]", file=sys.stderr)
         (given.home / f"{label}.json").write_bytes(msgspec.json.encode(reports))

@@ -33,11 +33,14 @@ from powerband.probes.device import read_device
 from powerband.probes.http import read_page
 from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError
-from powerband.records.parallel import ParallelPlan
-from powerband.records.run import Run
+from powerband.records.parallel import ParallelPlan, SplitFigures
+from powerband.records.run import Predicted, Run
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
 from powerband.simulate.parallel import Memory, Question, plan_parallel
+from powerband.simulate.predict import predict as simulate
+from powerband.simulate.scheduler import limits_of
+from powerband.simulate.step_time import predict_from_datasheet
 
 SHAPES: dict[str, dict[str, Any]] = {
     "mha-7b": MODELS["mha-7b"],
@@ -79,7 +82,9 @@ def main() -> int:
     shapes = [name for name in args.shapes.split(",") if name in SHAPES]
     folders = {name: write_model(args.out / "models" / name, SHAPES[name]) for name in shapes}
     plans = {(shape, load): predict(folders[shape], args.device, load) for shape in shapes for load in LOADS}
-    save(args.out / "predicted.json", {f"{shape}/{load}": plan for (shape, load), plan in plans.items()})
+    alone = {(shape, load): predict_one_card(folders[shape], args.device, load) for shape, load in plans}
+    said = {f"{shape}/{load}": plan for (shape, load), plan in plans.items()}
+    save(args.out / "predicted.json", said | {f"{shape}/{load}/one card": one for (shape, load), one in alone.items()})
     runs: dict[str, dict[str, Any]] = {}
     if not args.predict_only:
         (args.out / "facts.txt").write_text(facts(), encoding="utf-8")
@@ -88,7 +93,7 @@ def main() -> int:
             if time.monotonic() < until - 120:
                 runs |= measure_phase(phase, folders, args.out, until)
             save(args.out / "measured.json", runs)
-    table = draw(plans, runs, args.out)
+    table = draw(plans, alone, runs, args.out)
     (args.out / "table.txt").write_text(table, encoding="utf-8")
     print(table)
     return 0
@@ -115,10 +120,16 @@ def question_of(folder: Path, device_name: str, load: str) -> Question:
 
 
 def predict(folder: Path, device_name: str, load: str) -> ParallelPlan:
-    from powerband.simulate.step_time import predict_from_datasheet
-
     question = question_of(folder, device_name, load)
     return plan_parallel(question, predict_from_datasheet(question.model, question.device, question.config))
+
+
+def predict_one_card(folder: Path, device_name: str, load: str) -> Predicted:
+    """The whole load on one card, without splitting anything."""
+    one = question_of(folder, device_name, load)
+    limits = limits_of(one.config, one.memory_of(one.config, 1).kv_tokens)
+    step_time = predict_from_datasheet(one.model, one.device, one.config)
+    return simulate(one.config, one.workload, step_time, limits, objective="output_tokens_per_s")
 
 
 def facts() -> str:
@@ -199,7 +210,7 @@ def start(phase: str, folder: Path, key: tuple[str, int], port: int, out: Path) 
         command += ["--" + name.replace("_", "-"), str(value)]
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if phase == "tp2":
-        traces = {"profiler": "torch", "torch_profiler_dir": str((out / f"trace-{shape}").resolve())}
+        traces: dict[str, Any] = {"profiler": "torch", "torch_profiler_dir": str((out / f"trace-{shape}").resolve())}
         traces |= {"torch_profiler_with_stack": False, "ignore_frontend": True}
         command += ["--tensor-parallel-size", "2", "--profiler-config", msgspec.json.encode(traces).decode()]
     else:
@@ -289,26 +300,35 @@ def trace(port: int, folder: Path) -> None:
         print(f"no trace of {folder.name}: {error.message}", flush=True)
 
 
-def draw(plans: dict[tuple[str, str], ParallelPlan], runs: dict[str, dict[str, Any]], out: Path) -> str:
+def draw(
+    plans: dict[tuple[str, str], ParallelPlan],
+    alone: dict[tuple[str, str], Predicted],
+    runs: dict[str, dict[str, Any]],
+    out: Path,
+) -> str:
     rows = [f"{'shape':<9}{'load':<6}{'split':<13}{'predicted tok/s':>30}{'measured':>10}{'TPOT ms':>16}{'share':>8}"]
     for (shape, load), plan in plans.items():
         for split in plan.splits:
             figures = split.figures
             if figures is None:
                 continue
-            seen = runs.get(f"{shape}/{load}/{split.name}")
-            said = f"{figures.output_tokens_per_s:,.0f} [{figures.interval.low:,.0f}, {figures.interval.high:,.0f}]"
-            tpot = f"{1e3 * (figures.tpot_p50_s or 0):.2f} -> {_ms(seen)}"
             mark = "*" if split.name == plan.chosen else " "
+            seen = runs.get(f"{shape}/{load}/{split.name}")
             rows.append(
-                f"{shape:<9}{load:<6}{split.name:<12}{mark}{said:>30}{_tokens(seen):>10}{tpot:>16}"
-                f"{figures.communication.decode:>8.0%}"
+                f"{shape:<9}{load:<6}{split.name:<12}{mark}{_row(figures, seen)}{figures.communication.decode:>8.0%}"
             )
-        rows.append(f"{shape:<9}{load:<6}{'one card':<13}{'':>30}{_tokens(runs.get(f'{shape}/{load}/one card')):>10}")
+        one = _row(alone[shape, load], runs.get(f"{shape}/{load}/one card"))
+        rows.append(f"{shape:<9}{load:<6}{'one card':<13}{one}")
         rows.append(f"  {verdict(plan, {name: runs.get(f'{shape}/{load}/{name}') for name in SPLITS})}")
     return (
         "\n".join([*rows, "* chosen by the planner", *measured_shares(plans, runs, out), *all_reduce_rows(out)]) + "\n"
     )
+
+
+def _row(figures: Predicted | SplitFigures, seen: dict[str, Any] | None) -> str:
+    said = f"{figures.output_tokens_per_s:,.0f} [{figures.interval.low:,.0f}, {figures.interval.high:,.0f}]"
+    tpot = f"{1e3 * (figures.tpot_p50_s or 0):.2f} -> {_ms(seen)}"
+    return f"{said:>30}{_tokens(seen):>10}{tpot:>16}"
 
 
 SPLITS = ("TP 2 x DP 1", "TP 1 x DP 2")
@@ -332,7 +352,6 @@ def measured_shares(
     from powerband.simulate.calibrate import fit_step_time
     from powerband.simulate.communication import loosened
     from powerband.simulate.parallel import confirm, shares_of
-    from powerband.simulate.step_time import predict_from_datasheet
 
     lines = []
     for (shape, load), plan in plans.items():

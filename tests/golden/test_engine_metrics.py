@@ -16,7 +16,7 @@ def page(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["llamacpp-2026.10", "vllm-0.11", "vllm-0.8", "sglang-0.5", "tgi-3.1", "tensorrt-llm-1.2"]
+    "name", ["llamacpp-2026.10", "vllm-0.32", "vllm-0.11", "vllm-0.8", "sglang-0.5", "tgi-3.1", "tensorrt-llm-1.2"]
 )
 def test_every_expected_name_is_on_the_page(name: str) -> None:
     scrape = parse_metrics(page(name))

@@ -99,8 +99,8 @@ class Rung(Record):
 
     @property
     def shown(self) -> Level | None:
-        """The load that stands for the rung: the best within the SLO; where none holds it, one request at a time."""
-        return self.at_best or next((x for x in (self.alone, self.at_offered) if x and x.metrics), None)
+        """The load that stands for the rung: the best within the SLO; where none holds it, the traffic's own."""
+        return self.at_best or next((x for x in (self.at_offered, self.alone) if x and x.metrics), None)
 
     @property
     def tokens_per_s(self) -> Measured:

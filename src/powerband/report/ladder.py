@@ -57,22 +57,23 @@ def _stamp(report: LadderReport) -> str:
 
 
 def _headline(report: LadderReport) -> Headline:
-    base, best = _first(report), _by_n(report, report.fastest)
+    """What is recommended comes first; a faster rung that a quality gate has not passed comes second."""
+    base, chosen, fastest = _first(report), _by_n(report, report.chosen), _by_n(report, report.fastest)
     details = [f"SLO: {slo_text(report.slo)}.", f"Stopped: {clean(report.stopped_because)}."]
-    gain = None if base is None or best is None else _ratio(best.tokens_per_s, base.tokens_per_s)
-    if base is None or best is None or gain is None or best.n == base.n:
-        sentence = "no rung was measured above the first"
+    if fastest is not None and fastest.plan.gated and (more := _gain(fastest, base)) is not None:
+        faster = f"{significant(more)}×, rung {fastest.n}, {clean(fastest.plan.name)}"
+        details.insert(0, f"Faster, {_GATED}: {faster}; not recommended before a quality gate has passed it.")
+    gain = _gain(chosen, base)
+    if base is None or chosen is None or gain is None or chosen.n == base.n:
+        sentence = "no rung above the first can be recommended"
         return Headline("no change", "No change", sentence, "", sentence, tuple(details))
-    chosen = _by_n(report, report.chosen)
-    if best.plan.gated and chosen is not None:
-        to = _ratio(chosen.tokens_per_s, base.tokens_per_s)
-        also = "" if to is None else f", {significant(to)}×"
-        details.insert(0, f"Recommended without a quality gate: rung {chosen.n}, {clean(chosen.plan.name)}{also}.")
-    mark = f", {_GATED}" if best.plan.gated else ""
-    subject = f"output tokens/s, rung {best.n} ({clean(best.plan.name)}{mark}) against rung {base.n}"
+    subject = f"output tokens/s, rung {chosen.n} ({clean(chosen.plan.name)}) against rung {base.n}"
     figure = f"{significant(gain)}×"
-    answer = "measured" if not best.plan.gated else _GATED
-    return Headline(answer, figure, subject, "", f"{figure} {subject}", tuple(details))
+    return Headline("recommended", figure, subject, "", f"{figure} {subject}", tuple(details))
+
+
+def _gain(rung: Rung | None, base: Rung | None) -> float | None:
+    return None if rung is None or base is None else _ratio(rung.tokens_per_s, base.tokens_per_s)
 
 
 def ladder_table(report: LadderReport) -> Table:
@@ -103,7 +104,7 @@ def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
     level = rung.shown
     assert level is not None  # a rung that is done has its offered load
     metrics, use = level.metrics, level.use
-    gain = None if base is None else _ratio(rung.tokens_per_s, base.tokens_per_s)
+    gain = _gain(rung, base)
     late = "" if rung.best is not None else "SLO not held"
     gated = f"{_GATED}; " if rung.plan.gated else ""
     return (

@@ -22,6 +22,7 @@ from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.loop import simulate
 from powerband.simulate.scheduler import limits_of
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
+from powerband.tune.space import Space
 
 BACKENDS = ("a", "b", "c")
 FLASH = ("auto", "on", "off")
@@ -104,6 +105,7 @@ class Case:
     kv_tokens: int | None = None
     hidden: dict[tuple[str, Value], float] = field(default_factory=dict)
     dies: dict[str, int] = field(default_factory=dict)  # a config with this knob at or above this value
+    start_s: float = START_S
     _exact: dict[str, Metrics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,6 +118,7 @@ class Case:
             requests.append(RequestSpec(offset_ns=round(at_s * 1e9), input_tokens=prompt, output_tokens=answer))
         self.workload = Workload(requests=tuple(requests), source=self.name)
         self.knobs = VLLM_KNOBS if self.engine == "vllm" else LLAMACPP_KNOBS
+        self.space = Space(knobs=self.knobs)
         naive = {knob.name: knob.naive for knob in self.knobs}
         self.baseline = EngineConfig(engine=self.engine, model=self.model.name, knobs=naive)
         self.prior = predict_from_datasheet(self.model, self.device, self.baseline)

@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from powerband.records.config import EngineConfig
+from powerband.records.config import EngineConfig, Value
 from powerband.records.metrics import Metrics
 from powerband.records.objective import is_better
 from powerband.records.run import Run, Trial
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.predict import Predictor
 from powerband.tune.search import Search
-from powerband.tune.space import Space
 from search_cases import Case, cases
 
 TRIALS = 12
@@ -72,7 +71,12 @@ def _metrics(trial: Trial) -> Metrics:
 
 
 def space_of(case: Case) -> list[EngineConfig]:
-    return Space(knobs=case.knobs).configs(case.baseline)[0]
+    return case.space.configs(case.baseline)[0]
+
+
+def config_of(case: Case, knobs: dict[str, Value]) -> EngineConfig:
+    """The baseline with these knobs, and what follows from them."""
+    return case.space.complete(case.baseline.replace(**knobs))
 
 
 def powerband(session: Session, _: random.Random) -> None:
@@ -91,13 +95,13 @@ def powerband(session: Session, _: random.Random) -> None:
         )
 
     search = Search(
-        Space(knobs=case.knobs),
+        case.space,
         session.trials[0],
         predictor(),
         "goodput_per_s",
         case.slo,
         causes=("no_batching", "queueing"),
-        trial_cost_s=lambda _: 60.0 + case.workload.span_s + 5,
+        trial_cost_s=lambda _: case.start_s + case.workload.span_s + 5,
         budget_s=1e9,
     )
     while len(session.trials) <= TRIALS and (proposal := search.ask()) is not None:
@@ -118,7 +122,7 @@ def grid(session: Session, draw: random.Random) -> None:
     draw.shuffle(product)
     seen: set[str] = set()
     for knobs in product:
-        config = session.case.baseline.replace(**knobs)
+        config = config_of(session.case, knobs)
         if config.key not in seen and len(session.trials) <= TRIALS:
             seen.add(config.key)
             session.measure(config)
@@ -136,7 +140,7 @@ def one_at_a_time(session: Session, draw: random.Random) -> None:
                 continue
             if len(session.trials) > TRIALS:
                 return
-            trial = session.measure(before.config.replace(**{knob.name: value}))
+            trial = session.measure(session.case.space.complete(before.config.replace(**{knob.name: value})))
             if trial.measured and is_better(trial.measured, _metrics(best), "goodput_per_s"):
                 best = trial
 
@@ -153,7 +157,7 @@ def auto_tune(session: Session, _: random.Random) -> None:
     ]
     for first, second in itertools.product(*lists):
         if len(session.trials) <= TRIALS:
-            session.measure(session.case.baseline.replace(**{names[0]: first, names[1]: second}))
+            session.measure(config_of(session.case, {names[0]: first, names[1]: second}))
 
 
 def optuna_search(sampler: str) -> Callable[[Session, random.Random], None]:
@@ -168,7 +172,7 @@ def optuna_search(sampler: str) -> Callable[[Session, random.Random], None]:
         for _ in range(TRIALS + 1):
             asked = study.ask()
             knobs = {knob.name: asked.suggest_categorical(knob.name, list(knob.grid)) for knob in session.case.knobs}
-            config = session.case.baseline.replace(**knobs)
+            config = config_of(session.case, knobs)
             known = next((trial for trial in session.trials if trial.config.key == config.key), None)
             trial = known or session.measure(config)
             study.tell(asked, trial.measured.goodput_per_s if trial.measured else 0.0)
@@ -197,7 +201,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="append every session as a JSON line; those there are not run again")
     parser.add_argument("--out", type=Path, help="write the table here, as Markdown")
     args = parser.parse_args()
-    rows = _known(args.rows)
+    rows = read_rows(args.rows)
     for case in cases():
         if not args.case or any(part in case.name for part in args.case):
             play(
@@ -232,7 +236,7 @@ def play(case: Case, methods: list[str], seeds: int, rows: list[dict], path: Pat
                     file.write(json.dumps(row) + "\n")
 
 
-def _known(path: Path | None) -> list[dict]:  # type: ignore[type-arg]
+def read_rows(path: Path | None) -> list[dict]:  # type: ignore[type-arg]
     return [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
 
 
@@ -263,6 +267,13 @@ engine adds on top is not in this table.
 
 
 def render(rows: list[dict]) -> str:  # type: ignore[type-arg]
+    seeds = len({row["seed"] for row in rows})
+    head = HEAD.format(sessions=f"{seeds} seeds a case and method, {len(rows)} sessions in all")
+    return head + tables(rows)
+
+
+def tables(rows: list[dict]) -> str:  # type: ignore[type-arg]
+    """Over all cases, and by case after 6 trials."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     lines = [
         "| method | after 3 trials | after 6 | after 12 | sessions at 98 % after 6 | trials used |",
@@ -283,9 +294,7 @@ def render(rows: list[dict]) -> str:  # type: ignore[type-arg]
             own = [at_trial(row, 6) for row in rows if row["method"] == method and row["case"] == case]
             cells.append(interval(own) if own else "")
         lines.append(f"| {case} | {about['configs']} | {about['near']:.1%} | {' | '.join(cells)} |")
-    seeds = len({row["seed"] for row in rows})
-    head = HEAD.format(sessions=f"{seeds} seeds a case and method, {len(rows)} sessions in all")
-    return head + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -123,7 +123,8 @@ def _over_positions(found: list[TextDifference | None] | Missing, name: str, *, 
         return _Figure(found)
     usable = [one for one in found if one is not None and one.positions]
     sums, weights = [float(getattr(one, name)) for one in usable], [float(one.positions) for one in usable]
-    value, interval = mean_interval(sums, weights, transform=_exp if exponent else _same)
+    counted = name == "different"  # one such token in all the text would give a bootstrap-t without an end
+    value, interval = mean_interval(sums, weights, transform=_exp if exponent else _same, studentised=not counted)
     return _Figure(value, interval, len(usable))
 
 

@@ -206,6 +206,18 @@ def test_one_change_in_ten_keeps_an_interval_of_shares() -> None:
     assert interval.high == pytest.approx(0.3)
 
 
+def test_one_flipped_token_makes_no_wide_noise_band() -> None:
+    """One other first choice in 5 texts of 50 tokens: 0.4 %, and at most 3 of 250 with 5 % for that end."""
+    same = scored(0.4)
+    flipped = ScoredText(tokens=same.tokens, logprobs=same.logprobs, tops=({"a": -1.0, "b": -0.9}, *same.tops[1:]))
+    reference = made([same] * 5)
+    found = judge_quality(task(5), reference, made([scored(0.399)] * 5), made([flipped, *[same] * 4]))
+    metric = next(m for m in found.metrics if m.name == "disagreement")
+    assert metric.noise is not None
+    assert 0.004 <= metric.noise <= 0.012
+    assert metric.allowed == metric.limit
+
+
 def test_none_of_twenty_is_not_none_for_certain() -> None:
     """0 of 20 leaves open up to 1 - 0.05 ** (1/20), 13.9 %, at 5 % for that end; it is no noise of the reference's."""
     found = judge_quality(task(20, "code"), *[made([scored(0.4)] * 20, [GOOD] * 20)] * 3)

@@ -43,7 +43,7 @@ class OpenVinoBackend:
     name = "openvino"
 
     def __init__(self, pipeline: Any, genai: Any, knobs: dict[str, Value]) -> None:
-        self._pipeline, self._genai, self.knobs = pipeline, genai, knobs
+        self._pipeline, self._genai = pipeline, genai
         self._tokenizer = pipeline.get_tokenizer()
         self.version = f"openvino-genai {genai.__version__}"
         self.context_tokens = _CONTEXT
@@ -70,8 +70,8 @@ class OpenVinoBackend:
         self._queue.put(job)
 
     def settings(self) -> dict[str, Value]:
-        """What was set: the pipeline does not tell what it resolved the rest to."""
-        return {name: value for name, value in self.knobs.items() if name != "port"}
+        """Nothing: the pipeline does not tell what it runs with, and what was asked is no answer to that."""
+        return {}
 
     def close(self) -> None:
         self._queue.put(None)

@@ -47,7 +47,7 @@ def compute_work(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency)
         seconds = 2 * part.parameters / ranks / flops
         if part.role == "experts":
             experts += part.bytes / ranks
-            token_s += share * seconds / eff.grouped
+            token_s += share * seconds / (eff.grouped_narrow if _is_narrow(device, part.dtype) else eff.grouped)
         else:
             dense += part.bytes / ranks
             if is_head:
@@ -55,6 +55,14 @@ def compute_work(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency)
             else:
                 token_s += seconds
     return Work(dense_bytes=dense, expert_bytes=experts, token_s=token_s, head_s=head_s)
+
+
+def _is_narrow(device: DeviceSpec, weight_dtype: str) -> bool:
+    """Whether the device multiplies this format in 8 or 4 bit."""
+    return any(
+        weight_dtype.startswith(prefix) and any(name in device.flops_per_s for name in names)
+        for prefix, names in _NARROW.items()
+    )
 
 
 def matmul_flops_per_s(device: DeviceSpec, weight_dtype: str, compute_dtype: str) -> float:

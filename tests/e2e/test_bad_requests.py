@@ -135,6 +135,16 @@ def test_a_url_where_nothing_answers(tmp_path: Path, trace: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("rate", ["auto", "knee"])
+def test_verify_takes_no_rate_that_a_loop_would_have_to_find(tmp_path: Path, rate: str) -> None:
+    assert rate in refused(tmp_path, "verify", "a.toml", "b.toml", "--scale-rate", rate)
+
+
+def test_a_knee_needs_a_promise_to_break(tmp_path: Path) -> None:
+    traffic = "in=40,out=8,arrivals=poisson(20/s)"
+    assert "SLO" in refused(tmp_path, "loop", "fake", "--engine", "fake", "--traffic", traffic, "--scale-rate", "knee")
+
+
 @pytest.mark.parametrize("command", ["journal", "report"])
 def test_no_journal_yet(tmp_path: Path, command: str) -> None:
     assert "no journal" in refused(tmp_path, command)

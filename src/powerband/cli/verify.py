@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minimum-effect", type=float, default=MINIMUM_EFFECT, help="smallest gain worth it (default 0.03)"
     )
-    options.add_traffic(parser, auto_rate=True)
+    options.add_traffic(parser)
     group = parser.add_argument_group("measuring (plans only)")
     group.add_argument("--repeats", type=int, default=3, help="runs of each, interleaved (default 3)")
     group.add_argument("--window", help="seconds of arrivals in each run (default 20s)")
@@ -109,7 +109,7 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         requests=args.requests,
         scale_lengths=args.scale_lengths,
         scale_outputs=args.scale_outputs,
-        scale_rate=args.scale_rate,
+        scale_rate=None if args.scale_rate is None else str(args.scale_rate),
         window_s=parse_duration(args.window) if args.window else 20.0,
         slo=args.slo,
         repeats=args.repeats,

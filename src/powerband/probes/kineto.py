@@ -1,9 +1,12 @@
 """Read a torch.profiler trace (Kineto; CUDA or ROCm) into the timeline of its busiest device."""
 
+import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +41,7 @@ _WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "a
 _LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py")
 # Beyond these the columns need more than a gigabyte; device work is looked at in many more columns than the rest.
 _MAX_EVENTS, _MAX_WORK = 20_000_000, 5_000_000
+_MAX_DULL = 200_000
 _NO_ARGS = Args()
 
 
@@ -56,6 +60,7 @@ class _Reading:
     names: Index = field(default_factory=Index)
     threads: Index = field(default_factory=Index)
     device_names: Index = field(default_factory=Index)
+    dull: set[str] = field(default_factory=set)  # names of Python frames that say nothing
     meanings: dict[int, str] = field(default_factory=dict)  # what a name says about its event, by index of the name
     odd: Counter[str] = field(default_factory=Counter)
     total: int = 0
@@ -68,18 +73,19 @@ def read_kineto(path: Path) -> Timeline:
     Raises RequestError (one line and a hint) where the file is missing, damaged, no trace, or holds no device work.
     """
     reading = _Reading()
-    for events in read_events(path):
-        reading.total += len(events)
-        if reading.total > _MAX_EVENTS:
-            raise RequestError(
-                f"{path.name} holds more than {_MAX_EVENTS:,} events",
-                hint="record fewer steps, or without Python stacks",
-            )
-        _take_block(reading, events)
-        if reading.pieces_of_work > _MAX_WORK:
-            raise RequestError(
-                f"{path.name} holds more than {_MAX_WORK:,} pieces of device work", hint="record fewer steps"
-            )
+    with _no_collection():
+        for events in read_events(path):
+            reading.total += len(events)
+            if reading.total > _MAX_EVENTS:
+                raise RequestError(
+                    f"{path.name} holds more than {_MAX_EVENTS:,} events",
+                    hint="record fewer steps, or without Python stacks",
+                )
+            _take_block(reading, events)
+            if reading.pieces_of_work > _MAX_WORK:
+                raise RequestError(
+                    f"{path.name} holds more than {_MAX_WORK:,} pieces of device work", hint="record fewer steps"
+                )
     if reading.work.empty:
         raise RequestError(
             f"{path.name} holds no GPU events in {reading.total} events",
@@ -88,14 +94,30 @@ def read_kineto(path: Path) -> Timeline:
     return _build(reading, path.name)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Events hold no cycles: looking for some among millions of them took a seventh of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
     """Sort a block by category and take each group at once: per event only what must be done per event."""
-    groups: dict[str, list[Event]] = {category: [] for category in (*_WORK, *_HOST)}
+    groups: dict[Any, list[Event]] = {category: [] for category in (*_WORK, *_HOST)}
+    find = groups.get
     for event in events:
-        if event.ph == "X" and type(event.cat) is str:
-            group = groups.get(event.cat)
-            if group is not None:
-                group.append(event)
+        try:
+            group = find(event.cat)
+        except TypeError:  # a list or an object where a category should be
+            continue
+        if group is not None and event.ph == "X":
+            group.append(event)
+    groups["python_function"] = _telling(reading, groups["python_function"])
     for category, group in groups.items():
         if not group:
             continue
@@ -106,6 +128,14 @@ def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
             _take_work(reading, rows, _WORK[category], start, end, names)
         else:
             _take_host(reading, rows, _HOST[category], start, end, names)
+
+
+def _telling(reading: _Reading, frames: list[Event]) -> list[Event]:
+    """The Python frames that are not known to say nothing: most of a trace with stacks is such frames."""
+    try:
+        return [frame for frame in frames if frame.name not in reading.dull]
+    except TypeError:  # a name that is no text
+        return frames
 
 
 def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end: Ints, names: Ints) -> None:
@@ -138,6 +168,12 @@ def _take_host(reading: _Reading, rows: list[Event], group: str, start: Ints, en
         reading.calls.add(start, end, threads, names, _ints(ids))
         return
     meanings = {name: _meaning(reading, name, rows, names) for name in set(names.tolist())}
+    if group == "python" and len(reading.dull) < _MAX_DULL:
+        reading.dull |= {
+            event.name
+            for event, name in zip(rows, names.tolist(), strict=True)
+            if type(event.name) is str and meanings[name] not in ("load", "wait")
+        }
     # Python frames are kept only where they say what the host waits for.
     targets = {"load": reading.loads, "wait": reading.waits if group == "python" else reading.ops}
     usual = {"python": None, "marks": reading.marks, "ops": reading.ops}[group]

@@ -101,9 +101,10 @@ class Columns:
 
 def read_times(events: Sequence[Event], odd: Counter[str]) -> tuple[Ints, Ints, NDArray[np.intp]]:
     """Start and end in ns of the events that have a time, and which these are; the rest is counted in ``odd``."""
-    start_us, length_us = _numbers([event.ts for event in events]), _numbers([event.dur for event in events])
-    missing = np.array([event.dur is None for event in events], dtype=bool)
-    length_us[missing] = 0.0  # an event without a length is an instant
+    lengths = [event.dur for event in events]
+    start_us, length_us = _numbers([event.ts for event in events]), _numbers(lengths)
+    if None in lengths:
+        length_us[np.array([length is None for length in lengths], dtype=bool)] = 0.0  # no length: an instant
     unreadable = np.isnan(start_us) | np.isnan(length_us)
     with np.errstate(invalid="ignore"):
         outside = ~unreadable & ((np.abs(start_us) > _MAX_US) | (length_us > _MAX_US) | ~np.isfinite(length_us))

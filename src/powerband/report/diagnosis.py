@@ -9,7 +9,7 @@ from rich.text import Text
 
 from powerband.records.finding import Diagnosis, Finding, Proof, Share
 from powerband.records.units import format_duration
-from powerband.report.format import one_line, percent, percents, words
+from powerband.report.format import WHOLES, one_line, percent, percents, words
 from powerband.report.text import PIPE_WIDTH, draw
 
 # More findings than this leave the screen; the rest is in --json.
@@ -17,7 +17,6 @@ _SHOWN = 4
 _LEAST_BAR, _MOST_BAR = 12, 48
 # Parts in which the engine does its work; the others are what it waits for.
 _WORK = {"prefill", "decode", "kernels"}
-_WHOLES = {"window": "the window", "request_time": "request time"}
 
 
 def render_diagnosis(diagnosis: Diagnosis, *, width: int = PIPE_WIDTH, color: bool = False) -> str:
@@ -49,7 +48,7 @@ def _why(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0] if diagnosis.findings else None
     if first is None or first.cause != diagnosis.verdict or not diagnosis.reason.startswith(first.evidence):
         return one_line(diagnosis.reason or "no reason given")
-    return f"{percent(first.share)} of {_WHOLES[first.of]}"
+    return f"{percent(first.share)} of {WHOLES[first.of]}"
 
 
 def _origin(diagnosis: Diagnosis) -> str:
@@ -88,7 +87,7 @@ def _test(proof: Proof) -> Text:
 
 
 def _finding(finding: Finding) -> list[RenderableType]:
-    size = f"{percent(finding.share)} of {_WHOLES[finding.of]}, {finding.status}"
+    size = f"{percent(finding.share)} of {WHOLES[finding.of]}, {finding.status}"
     head = Text.assemble((words(finding.cause), "bold"), f"  {size}")
     proof = finding.proof
     tested = ("test", finding.test) if proof is None else ("proof", f"{proof.test}, {proof.change}: {proof.reason}")

@@ -45,6 +45,7 @@ class Loop:
         self.case, self.trials, self._known = case, trials, tuple(known)
         self.objective: Objective = "goodput_per_s" if case.slo else "output_tokens_per_s"
         self._runs: list[Run] = []
+        self._beat = 0.0  # the best objective measured so far; a resumed session must not know those to come
         self._rounds: list[Round] = []
 
     def run(self) -> LoopReport:
@@ -120,6 +121,7 @@ class Loop:
         case = self.case
         if not case.engine.restartable:
             return baseline, "this server's settings cannot be changed from here: apply the remedy, then run this again"
+        reserved_s = 2 * case.repeats * self.trial_cost_s(case.naive)
         search = Search(
             Space(
                 knobs=case.engine.knobs(),
@@ -134,7 +136,8 @@ class Loop:
             slo=case.slo,
             causes=_causes(diagnosis),
             trial_cost_s=self.trial_cost_s,
-            budget_s=self.trials.left_s - 2 * case.repeats * self.trial_cost_s(case.naive),
+            budget_s=self.trials.left_s - reserved_s,
+            reserved_s=reserved_s,
         )
         while (proposal := search.ask()) is not None:
             trial, run = self._measure(f"tune-{len(self._rounds) + 1}", proposal.config, "tune", proposal.predicted)
@@ -187,14 +190,16 @@ class Loop:
     def _measure(
         self, key: str, config: EngineConfig, purpose: Purpose, predicted: Predicted | None = None
     ) -> tuple[Trial, Run | None]:
-        return self.trials.run(key, config, self.case.workload, purpose, cut_s=self.case.cut_s, predicted=predicted)
+        cut_s = self.case.cut_s
+        trial, run = self.trials.run(key, config, self.case.workload, purpose, cut_s=cut_s, predicted=predicted)
+        if purpose in ("baseline", "tune") and trial.status == "done":
+            self._beat = max(self._beat, _objective(trial.measured, self.objective) or 0.0)
+        return trial, run
 
     def _predictor(self) -> Predictor:
         """Predictions over the whole workload, from the datasheet and everything measured so far."""
         case = self.case
         prior = predict_from_datasheet(case.model, case.device, case.naive)
-        same = [trial for trial in self.trials.trials if trial.purpose in ("baseline", "tune")]
-        measured = [_objective(trial.measured, self.objective) or 0.0 for trial in same]
         return Predictor(
             fit_step_time([*self._known, *self._runs], prior),
             case.workload,
@@ -202,7 +207,7 @@ class Loop:
             slo=case.slo,
             deadline_s=case.cut_s,
             kv_tokens_of=lambda config: ledger.capacity.kv_tokens if (ledger := case.size_of(config)) else None,
-            beat=max(measured, default=0.0),
+            beat=self._beat,
         )
 
     def _diagnose(self, run: Run) -> Diagnosis:

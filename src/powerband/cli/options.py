@@ -22,7 +22,7 @@ def add_home(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    parser.add_argument("--engine", default=default, help="llamacpp, openai, fake, or an installed plug-in")
+    parser.add_argument("--engine", default=default, help="vllm, llamacpp, transformers ...; doctor lists them all")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine knob, repeatable")
 
 

@@ -56,7 +56,7 @@ def fill_in(args: argparse.Namespace) -> None:
         args.slo = args.slo or plan.slo or None
     if args.model is None:
         raise RequestError("no MODEL was given", hint="name a .gguf file, a model folder or a hub id, or --config PLAN")
-    args.engine = args.engine or "llamacpp"
+    args.engine = args.engine or ("llamacpp" if args.model.endswith(".gguf") else "vllm")
     if args.breaking and not args.slo:
         raise RequestError("--breaking needs a promise", hint="add --slo ttft=500ms,tpot=50ms")
     if args.objective == "cost" and args.price is None:

@@ -36,7 +36,8 @@ class Proposal(Record):
 class Search:
     """Expected improvement per engine second, over a space of configs, from a predictor and the trials so far.
 
-    ``budget_s`` is engine time for all trials that will be asked for; ``trial_cost_s`` says what one takes. A config
+    ``budget_s`` is engine time for all trials that will be asked for, beside ``reserved_s`` that is kept to verify the
+    best and only told; ``trial_cost_s`` says what one takes. A config
     whose expected gain is below ``minimum_gain`` (a share of the best objective) is not worth a trial.
     Raises RequestError where the baseline was not measured or goodput is wanted without an SLO.
     """
@@ -52,6 +53,7 @@ class Search:
         causes: Sequence[Cause] = (),
         trial_cost_s: Callable[[EngineConfig], float],
         budget_s: float,
+        reserved_s: float = 0.0,
         minimum_gain: float = 0.02,
     ) -> None:
         if baseline.measured is None or baseline.status != "done":
@@ -67,7 +69,7 @@ class Search:
         self._objective: Objective = objective
         self._predict = predict
         self._causes, self._cost_of = tuple(causes), trial_cost_s
-        self._budget_s, self._minimum_gain = budget_s, minimum_gain
+        self._budget_s, self._reserved_s, self._minimum_gain = budget_s, reserved_s, minimum_gain
         self._knobs = space.turned()
         configs, self._refused = space.configs(baseline.config)
         self._configs = [config for config in configs if config.key != baseline.config.key]
@@ -111,7 +113,8 @@ class Search:
             return f"every config was tried or refused ({len(self._refused)} refused)"
         costs = np.array([self._cost_of(config) for config in open_])
         if self.left_s < costs.min():
-            return f"{max(self.left_s, 0):.0f} s of the budget are left and a trial takes {costs.min():.0f} s"
+            kept = f" beside {self._reserved_s:.0f} s kept to verify" if self._reserved_s else ""
+            return f"{max(self.left_s, 0):.0f} s of the budget are left{kept} and a trial takes {costs.min():.0f} s"
         outlook = Outlook(open_, self._values, self._predict, self.trials, self._objective)
         self._choose_best(outlook)
         best = self._best_value

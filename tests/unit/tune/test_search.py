@@ -35,6 +35,7 @@ def build(
     predicted_of: PredictedOf,
     *,
     budget_s: float = 1000.0,
+    reserved_s: float = 0.0,
     refuses: Callable[[EngineConfig], str | None] = lambda _: None,
     minimum_gain: float = 0.02,
 ) -> Search:
@@ -47,6 +48,7 @@ def build(
         causes=("no_batching", "head_of_line_blocking"),
         trial_cost_s=lambda _: 10.0,
         budget_s=budget_s,
+        reserved_s=reserved_s,
         minimum_gain=minimum_gain,
     )
 
@@ -95,6 +97,9 @@ def test_budget_ends_it(
     search = build(knobs, naive, trial_of, predicted_of, budget_s=25.0)
     assert len(drive(search, trial_of, true_value)) == 2
     assert search.stopped_because == "5 s of the budget are left and a trial takes 10 s"
+    search = build(knobs, naive, trial_of, predicted_of, budget_s=5.0, reserved_s=60.0)
+    assert search.ask() is None
+    assert search.stopped_because == "5 s of the budget are left beside 60 s kept to verify and a trial takes 10 s"
 
 
 def test_failures_teach(

@@ -117,7 +117,7 @@ def test_a_log_is_reconciled_and_remembered(tmp_path: Path, capsys: pytest.Captu
         (["--engine", "vlm", "--device", "h200"], "unknown engine", "vllm"),
         (["--set", "max_modell_len=5", "--device", "h200"], "unknown knob 'max_modell_len'", "max_model_len"),
         (["--set", "max_model_len", "--device", "h200"], "cannot read --set", "key=value"),
-        (["--set", "gpu_memory_utilization=7", "--device", "h200"], "gpu_memory_utilization", "0 to 1"),
+        (["--set", "gpu_memory_utilization=7", "--device", "h200"], "gpu_memory_utilization", " to 1"),
         (["--count", "0", "--device", "h200"], "count 0", "1 to 4096"),
         (["--engine-version", "new", "--device", "h200"], "cannot read engine version", "0.26.0"),
         (["--price", "l4", "--compare"], "cannot read --price", "card=number"),

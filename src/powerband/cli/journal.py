@@ -63,8 +63,17 @@ def _document(journal: Journal, session: Session) -> dict[str, object]:
         "started_at": session.started_at,
         "status": session.status,
         "note": session.note,
-        "request": msgspec.Raw(session.request.encode()),
+        "request": _request(session),
         "trials": journal.trials(session.session_id),
         "rounds": report.rounds if report else [],
         "verdict": report.verdict if report else None,
     }
+
+
+def _request(session: Session) -> msgspec.Raw | str:
+    """What was asked: the JSON of commands that can go on with it, the command line of those that cannot."""
+    try:
+        msgspec.json.decode(session.request)
+    except msgspec.DecodeError:
+        return session.request
+    return msgspec.Raw(session.request.encode())

@@ -10,7 +10,16 @@ from powerband.account.knobs import MEMORY_KNOBS
 from powerband.account.ledger import compute_ledger
 from powerband.account.reconcile import Reconciliation, combined, reconcile
 from powerband.cli.account_screen import draw_fits, draw_ledger, draw_reconciliation
-from powerband.cli.options import add_device, add_engine, add_home, add_output, add_traffic, print_json, print_text
+from powerband.cli.options import (
+    add_device,
+    add_engine,
+    add_home,
+    add_output,
+    add_traffic,
+    print_json,
+    print_text,
+    read_workload,
+)
 from powerband.engines.base import BUILT_IN, get_engine
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import device_catalogue, read_device
@@ -128,17 +137,7 @@ def memory_knobs(engine: str) -> tuple[Knob, ...]:
 
 def read_traffic(arguments: argparse.Namespace) -> Workload | None:
     """The traffic asked for; None where none was, since a made-up one would decide the answer."""
-    if arguments.traffic is None:
-        return None
-    from powerband.load.traffic import build_workload  # numpy takes a third of the command's time
-
-    return build_workload(
-        arguments.traffic,
-        requests=arguments.requests or 2000,
-        scale_lengths=arguments.scale_lengths,
-        scale_rate=arguments.scale_rate,
-        seed=arguments.seed,
-    )
+    return None if arguments.traffic is None else read_workload(arguments, requests=2000)
 
 
 def read_prices(pairs: list[str]) -> dict[str, float]:

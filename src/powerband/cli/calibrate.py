@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_device(parser)
     parser.add_argument("--budget", default="5m", help="time for all its loads (default 5m)")
     parser.add_argument("--context", type=int, default=2048, help="longest prompt and answer to measure (default 2048)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    options.add_seed(parser)
     options.add_home(parser)
     options.add_output(parser)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from powerband import __version__
-from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, terminal
+from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, read_workload, terminal
 from powerband.locate.contention import assess_contention
 from powerband.locate.diagnose import diagnose
 from powerband.probes.http import base_url
@@ -241,17 +241,10 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
     from powerband.engines.running import Running
     from powerband.load.target import Target
     from powerband.load.tokens import first_model
-    from powerband.load.traffic import build_workload
     from powerband.measure import observe
     from powerband.probes.host import serving_pid
 
-    workload = build_workload(
-        args.traffic or _DEFAULT_PROBE,
-        requests=args.requests,
-        scale_lengths=args.scale_lengths,
-        scale_rate=args.scale_rate,
-        seed=args.seed,
-    )
+    workload = read_workload(args, default=_DEFAULT_PROBE)
     extra = {"ignore_eos": True}
     model = first_model(Target(url, api_key=args.api_key or None))
     running = Running(

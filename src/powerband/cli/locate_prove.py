@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from powerband.cli.options import read_workload
 from powerband.engines.base import get_engine
 from powerband.engines.openai import KEY_VARIABLE
-from powerband.load.traffic import build_workload
 from powerband.probes.http import base_url
 from powerband.prove import Subject, prove
 from powerband.records.config import parse_settings
@@ -37,13 +37,7 @@ def prove_source(
     tell = _quiet if args.quiet else _say
     command = shlex.join(["powerband", *sys.argv[1:]])
     workload = _window(
-        build_workload(
-            args.traffic or _TRAFFIC,
-            requests=args.requests,
-            scale_lengths=args.scale_lengths,
-            scale_rate=args.scale_rate,
-            seed=args.seed,
-        ),
+        read_workload(args, default=_TRAFFIC),
         window_s,
     )
     engine = get_engine("openai" if url else args.engine or "llamacpp")

@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from powerband.records.errors import RequestError
+from powerband.records.workload import Workload
+
 HOME = ".powerband"
 
 
@@ -31,6 +34,16 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
 
 
+def add_seed(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of everything random (default 0)")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise RequestError(f"--seed {text!r} is no seed", hint="write a whole number of at least 0, such as --seed 7")
+    return int(text)
+
+
 def add_traffic(parser: argparse.ArgumentParser, *, auto_rate: bool = False) -> None:
     """The options that build_workload in load/traffic.py reads; ``auto_rate`` where the machine may set the rate."""
     group = parser.add_argument_group("traffic")
@@ -49,8 +62,22 @@ def add_traffic(parser: argparse.ArgumentParser, *, auto_rate: bool = False) -> 
     group.add_argument(
         "--scale-rate", type=str if auto_rate else float, metavar="X", help=f"multiply the arrival rate{auto}"
     )
-    group.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    add_seed(group)
     group.add_argument("--slo", help="latency promise: ttft=500ms,tpot=50ms,e2e=5s,attainment=0.95")
+
+
+def read_workload(args: argparse.Namespace, *, default: str | None = None, requests: int | None = None) -> Workload:
+    """What the options of add_traffic say; ``default`` traffic and number of ``requests`` where none was typed."""
+    from powerband.load.traffic import build_workload  # numpy takes a third of a short command's time
+
+    return build_workload(
+        default if args.traffic is None else args.traffic,
+        requests=requests if args.requests is None else args.requests,
+        scale_lengths=args.scale_lengths,
+        scale_outputs=args.scale_outputs,
+        scale_rate=args.scale_rate,
+        seed=args.seed,
+    )
 
 
 def print_json(document: object) -> None:

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
     """Exit code 1 where no split fits or keeps the promise."""
-    from powerband.load.traffic import build_workload
     from powerband.probes.checkpoint import read_model
     from powerband.probes.device import read_device
     from powerband.simulate.parallel import Question
@@ -45,13 +44,7 @@ def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
         device=device,
         config=config,
         cards=args.count,
-        workload=build_workload(
-            args.traffic,
-            requests=args.requests,
-            scale_lengths=args.scale_lengths,
-            scale_rate=args.scale_rate,
-            seed=args.seed,
-        ),
+        workload=options.read_workload(args),
         memory_of=lambda wanted, ranks: _memory(model, device, wanted, ranks),
         slo=parse_slo(args.slo) if args.slo else None,
         deadline_s=parse_duration(args.deadline) if args.deadline else None,

@@ -117,14 +117,7 @@ def _knobs(engine: str) -> tuple[Knob, ...]:
 
 
 def _traffic(args: argparse.Namespace) -> Any:
-    if args.traffic is None:
-        return None
-    from powerband.load.traffic import build_workload
-
-    return build_workload(
-        args.traffic, requests=args.requests or 200, scale_lengths=args.scale_lengths, scale_rate=args.scale_rate,
-        seed=args.seed,
-    )  # fmt: skip
+    return None if args.traffic is None else options.read_workload(args, requests=200)
 
 
 def _show_plan(args: argparse.Namespace, setting: Any, plan: Any) -> int:

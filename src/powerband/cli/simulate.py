@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 where a promise was given and no config keeps it, or where no config fits."""
     from powerband.account.ledger import compute_ledger
-    from powerband.load.traffic import build_workload
     from powerband.probes.checkpoint import read_model
     from powerband.probes.device import read_device
     from powerband.simulate.calibrate import fit_step_time
@@ -63,13 +62,7 @@ def run(args: argparse.Namespace) -> int:
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
     model, device = read_model(args.model), read_device(args.device)
-    workload = build_workload(
-        args.traffic,
-        requests=args.requests,
-        scale_lengths=args.scale_lengths,
-        scale_rate=args.scale_rate,
-        seed=args.seed,
-    )
+    workload = options.read_workload(args)
     step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:

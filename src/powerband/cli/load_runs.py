@@ -146,7 +146,7 @@ def stored_run(home: Path, text: str) -> LoadRun:
         return _peer_run(Path(text))
     for folder in (Path(text), home / "runs" / text):
         if (folder / "run.json").is_file():
-            read = _reader([folder / _LOG])
+            read = _reader([folder / _LOG], whole=True)
             return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
         if (folder / _BEGUN).is_file():
             return _killed_run(folder)
@@ -156,8 +156,8 @@ def stored_run(home: Path, text: str) -> LoadRun:
     raise RequestError(f"no run {text!r} in {home}", hint="list runs with: powerband journal")
 
 
-def _reader(logs: Sequence[Path]) -> Callable[[], Iterator[RequestTrace]]:
-    return lambda: (trace for log in logs for trace in read_traces(log))
+def _reader(logs: Sequence[Path], *, whole: bool = False) -> Callable[[], Iterator[RequestTrace]]:
+    return lambda: (trace for log in logs for trace in read_traces(log, whole=whole))
 
 
 def _peer_run(path: Path) -> LoadRun:

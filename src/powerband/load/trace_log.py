@@ -15,6 +15,7 @@ _GZIP = 31  # zlib's window bits for a gzip stream
 _BATCH = 64  # traces encoded in one go: the event loop's thread waits no longer than that for the interpreter
 _FLUSH_S = 0.5
 _READ_BYTES = 1 << 18
+_UNUSABLE = "its evidence cannot be used"
 
 
 class TraceLog:
@@ -84,12 +85,15 @@ def join_logs(parts: Sequence[Path], whole: Path) -> None:
         raise MachineError(f"cannot write {whole}: {error.strerror}", hint="is the disk full?") from error
 
 
-def read_traces(path: Path) -> Iterator[RequestTrace]:
-    """The traces of a log, whole or cut off; RequestError where what is there is no trace log."""
+def read_traces(path: Path, *, whole: bool = False) -> Iterator[RequestTrace]:
+    """The traces of a log, whole or cut off; RequestError where what is there is no trace log.
+
+    ``whole`` is for the log of a run that came to its end: one that was cut off is then refused as damaged.
+    """
     decoder = msgspec.json.Decoder(RequestTrace)
     read = 0
     try:
-        for line in _lines(path):
+        for line in _lines(path, whole):
             yield decoder.decode(line)
             read += 1
     except OSError as error:
@@ -98,21 +102,23 @@ def read_traces(path: Path) -> Iterator[RequestTrace]:
         raise RequestError(f"{path} is no trace log (line {read + 1}): {error}", hint="is it the right file?") from None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, whole: bool) -> Iterator[bytes]:
     """Whole lines; a last one that was cut is left out."""
     tail = b""
-    for data in _unpacked(path):
+    for data in _unpacked(path, whole):
         *lines, tail = (tail + data).split(b"\n")
         yield from lines
 
 
-def _unpacked(path: Path) -> Iterator[bytes]:
-    """The bytes of one gzip stream or several in a row, the last of which may be cut off."""
-    unpacker = zlib.decompressobj(_GZIP)
+def _unpacked(path: Path, whole: bool) -> Iterator[bytes]:
+    """The bytes of one gzip stream or several in a row, the last of which may be cut off unless ``whole``."""
+    unpacker, ended = zlib.decompressobj(_GZIP), False
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             while data:
                 yield unpacker.decompress(data)
-                data = unpacker.unused_data
-                if unpacker.eof:
+                data, ended = unpacker.unused_data, unpacker.eof
+                if ended:
                     unpacker = zlib.decompressobj(_GZIP)
+    if whole and not ended:
+        raise RequestError(f"the run in {path.parent} is damaged: {path.name} was cut off", hint=_UNUSABLE)

@@ -6,6 +6,7 @@ A folder is written under a temporary name and renamed when whole, so that a fol
 import gzip
 import os
 import shutil
+import zlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,7 +67,7 @@ def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
         requests = tuple(_read_lines(folder / "workload.jsonl.gz", RequestSpec))
         watched = (folder / _DEVICES).is_file()
         lists["device_samples"] = tuple(_read_lines(folder / _DEVICES, DeviceSample)) if watched else ()
-    except (OSError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from error
     if "traces" in lists:  # some were logged as they ended
         lists["traces"] = tuple(sorted(lists["traces"], key=lambda trace: trace.index))
@@ -86,6 +87,8 @@ def _write_lines(path: Path, rows: Iterable[Any]) -> None:
 
 def _read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     decoder = msgspec.json.Decoder(kind)
+    if not path.stat().st_size:  # which gzip takes for a whole file of no lines
+        raise EOFError(f"{path.name} is empty")
     with gzip.open(path, "rb") as file:
         return [decoder.decode(line) for line in file]
 

@@ -21,6 +21,7 @@ from powerband.load.tokens import first_model
 from powerband.load.traffic import at_rate, build_workload
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.slo import Slo, parse_slo
+from powerband.records.units import ns_to_s
 from powerband.records.workload import Workload
 
 _DEFAULT_BODY = '{"ignore_eos": true}'
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.find:
         return _find(args, slo)
     workload = _workload(args, args.requests, args.scale_rate, args.seed)
+    _check_warmup(args, workload)
     workers = _workers(args.workers, workload)
     with Recorder(args.home, target := _target(args), slo) as recorder:
         measured, loaded = recorder.measure(
@@ -219,5 +221,18 @@ def _check(args: argparse.Namespace) -> None:
         if value is not None and not (math.isfinite(value) and value > 0):
             name = "--" + option.replace("_", "-")
             raise RequestError(f"{name} {value:g} must be above 0", hint=f"write {name} with a number above 0")
-    if not args.warmup >= 0:
+    if not (math.isfinite(args.warmup) and args.warmup >= 0):
         raise RequestError(f"--warmup {args.warmup:g} must be 0 or more", hint="seconds from the first request")
+
+
+def _check_warmup(args: argparse.Namespace, workload: Workload) -> None:
+    """Before anything is sent: a warm-up that is sure to leave no request."""
+    last_s = args.max_seconds
+    if workload.concurrency is None and workload.requests:
+        offsets = [request.offset_ns for request in workload.requests]
+        last_s = min(last_s, ns_to_s(max(offsets) - min(offsets)))
+    if args.warmup > last_s:
+        raise RequestError(
+            f"--warmup {args.warmup:g} leaves no request to count: the last is due at {last_s:.3g} s at the latest",
+            hint="a shorter --warmup, or more --requests (and --max-seconds)",
+        )

@@ -26,7 +26,7 @@ from powerband.records.metrics import Metrics
 from powerband.records.request import RequestTrace
 from powerband.records.run import Provenance, Run, Trial
 from powerband.records.slo import Slo
-from powerband.records.units import format_duration, s_to_ns
+from powerband.records.units import format_duration, ns_to_s, s_to_ns
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
 from powerband.stores.run_dir import read_run
@@ -129,9 +129,19 @@ class LoadRun:
         return self.columns.metrics(slo, self.run.end_ns)
 
     def without_warmup(self, warmup_s: float) -> "LoadRun":
-        """The run as if it had begun ``warmup_s`` later: requests due before are left out."""
+        """The run as if it had begun ``warmup_s`` later: requests due before are left out.
+
+        Raises RequestError where none is left: nothing was measured then, and a rate of 0 would say that it was.
+        """
         if warmup_s <= 0 or not len(self.columns):
             return self
+        due_s = ns_to_s(int(self.columns.t_sched_ns.max() - self.columns.t_sched_ns.min()))
+        if due_s < warmup_s:
+            raise RequestError(
+                f"--warmup {warmup_s:g} leaves none of the {len(self.columns)} requests of {self.run.run_id}: "
+                f"the last was due at {due_s:.3g} s",
+                hint=f"the run is kept; see it whole: powerband load --show {self.run.run_id}",
+            )
         begin_ns = int(self.columns.t_sched_ns.min()) + s_to_ns(warmup_s)
         kept = Columns(trace for trace in self.traces() if trace.t_sched_ns >= begin_ns)
         left = len(self.columns) - len(kept)

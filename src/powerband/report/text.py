@@ -118,6 +118,9 @@ def _rates(metrics: Metrics) -> Table:
     if metrics.goodput_per_s is not None:
         rows.append(("Goodput, requests/s", metrics.goodput_per_s))
     columns = (Column("Rate"), Column("Value", numeric=True))
+    if not metrics.requests:  # 0 would be a measurement
+        nothing = Cell("–", "no request was counted", "muted")
+        return Table("Rates", columns, tuple((Cell(name), nothing) for name, _ in rows))
     return Table("Rates", columns, tuple((Cell(name), Cell(significant(value))) for name, value in rows))
 
 

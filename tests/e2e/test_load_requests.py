@@ -1,0 +1,72 @@
+"""What ``powerband load`` refuses, and what it says of a run that did not go as asked."""
+
+from pathlib import Path
+
+import pytest
+
+from powerband.cli import main
+from powerband.cli.load_runs import LoadRun
+from powerband.records.columns import Columns
+from powerband.records.value import Missing
+from powerband.report.text import render_metrics
+from tests.support.scripted_server import END, HEAD, Script, ScriptedServer, Seen, chunk, token
+from tests.unit.load.test_damaged_run import RUN
+
+DONE = b"data: [DONE]\n\n"
+
+
+def two_tokens(_: int, seen: Seen) -> Script:
+    return [
+        (0.0, HEAD),
+        (0.002, chunk(token())),
+        (0.002, chunk(token("b", "length"))),
+        (0.0, chunk(DONE)),
+        (0.0, END),
+    ]
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    code = main([str(word) for word in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def load(url: str, home: Path, *more: str) -> list[str]:
+    return ["load", url, "--model", "m", "--home", str(home), "--requests", "3", "--quiet", *more]
+
+
+OPEN = ("--traffic", "in=4,out=2,arrivals=constant(50/s)")
+CLOSED = ("--traffic", "in=4,out=2,concurrency=1")
+
+
+@pytest.mark.parametrize("traffic", [OPEN, CLOSED])
+@pytest.mark.parametrize("warmup", ["1e9", "inf"])
+def test_a_warm_up_longer_than_the_run_is_refused_before_anything_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], traffic: tuple[str, str], warmup: str
+) -> None:
+    with ScriptedServer(two_tokens).running() as server:
+        code, out, err = said(capsys, *load(server.url, tmp_path, *traffic, "--warmup", warmup))
+    assert (code, out, server.seen) == (2, "", [])
+    assert ("1e+09" if warmup == "1e9" else "inf") in err
+    assert not (tmp_path / "journal.sqlite").exists()
+
+
+def test_a_warm_up_that_turns_out_too_long_gives_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(two_tokens).running() as server:
+        code, out, err = said(capsys, *load(server.url, tmp_path, *CLOSED, "--warmup", "60"))
+        (run,) = (tmp_path / "runs").iterdir()
+        assert (code, out) == (2, "")
+        assert "--warmup 60 leaves none of the 3 requests" in err
+        assert f"--show {run.name}" in err
+    code, out, _ = said(capsys, "load", "--show", run.name, "--home", tmp_path)
+    assert code == 0
+    assert "3 of 3 requests completed" in out
+    assert said(capsys, "load", "--show", run.name, "--home", tmp_path, "--warmup", "60")[0] == 2
+
+
+def test_no_request_counted_shows_no_rate() -> None:
+    empty = LoadRun(RUN, lambda: iter(()), Columns())
+    text = render_metrics(empty.metrics(None), None, Missing(missing="killed"))
+    assert "no request was counted" in text
+    assert not any(line.split()[-1:] == ["0"] for line in text.splitlines())

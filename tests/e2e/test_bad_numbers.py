@@ -72,3 +72,33 @@ def test_longer_answers_take_simulate_longer(model: str, capsys: pytest.CaptureF
         assert main([*asked, "--json"]) == 0
         took.append(json.loads(capsys.readouterr().out)["metrics"]["e2e_s"]["p50"])
     assert took[1] / took[0] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("command", ["simulate", "plan"])
+def test_traffic_of_which_no_request_fits_is_the_answer_no(
+    model: str, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Six million tokens at 28 layers x 2 x 4 heads x 128 x 2 bytes are 344 GB: more than any one card here."""
+    traffic = ["--traffic", "in=6000000,out=5,concurrency=1", "--requests", "3"]
+    assert main([*commands(model)[command], *traffic]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no request fits: the shortest prompt and answer are 6,000,005 tokens together" in text
+    assert "output_tokens_per_s" not in text
+
+
+def test_a_context_shorter_than_the_traffic_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    traffic = ["--traffic", "in=5000,out=5,concurrency=1", "--requests", "3", "--slo", "ttft=1s"]
+    assert main([*commands(model)["simulate"], *traffic, "--set", "max_model_len=4096", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "5,005 tokens together, and the longest sequence is 4,096" in found["refused"]
+    assert found["holds"] is False
+
+
+def test_requests_too_long_to_be_served_are_counted(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"2023-11-16 18:17:0{n}.0000000,{length},8\n" for n, length in enumerate((20, 5000, 30, 6000)))
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    assert main([*commands(model)["simulate"], "--traffic", str(trace), "--set", "max_model_len=4096"]) == 0
+    assert "2 of 4 requests are refused" in capsys.readouterr().out

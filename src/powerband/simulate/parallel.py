@@ -107,6 +107,9 @@ def _try(question: Question, step_time: StepTime, tensor: int) -> Tried:
     if not memory.fits:
         return Tried(split=split)
     limits = limits_of(config, memory.kv_tokens)
+    reason = limits.refuses_all(question.workload)
+    if reason:
+        return Tried(split=msgspec.structs.replace(split, shortage=reason))
     part, busy = _deal(question.workload, split.replicas)
 
     def run(step: StepTime) -> Figures:

@@ -5,6 +5,7 @@ from typing import Literal
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.value import Record
+from powerband.records.workload import Workload
 
 # continuous: a freed slot is refilled at the next step; static: prompts start only when nothing is generating.
 Batching = Literal["continuous", "static"]
@@ -65,6 +66,20 @@ class Limits(Record):
     def most_prompt_tokens(self) -> int:
         """Prompt tokens that a step can hold when nothing decodes."""
         return self.batch_tokens if self.prompt_tokens is None else min(self.batch_tokens, self.prompt_tokens)
+
+    def never_fits(self, tokens: int) -> bool:
+        """Whether a prompt and its answer are longer than what one sequence may ever hold."""
+        slot, kv = self.slot_tokens, self.kv_tokens
+        return (slot is not None and tokens > slot) or (kv is not None and tokens > kv)
+
+    def refuses_all(self, workload: Workload) -> str:
+        """Why no request of ``workload`` can be served, in words; empty where one can."""
+        shortest = min((one.input_tokens + one.output_tokens for one in workload.requests), default=0)
+        if not self.never_fits(shortest):
+            return ""
+        bounds = [("the longest sequence is", self.slot_tokens), ("the KV cache holds", self.kv_tokens)]
+        words, most = min(((words, most) for words, most in bounds if most is not None), key=lambda bound: bound[1])
+        return f"no request fits: the shortest prompt and answer are {shortest:,} tokens together, and {words} {most:,}"
 
 
 def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:

@@ -144,7 +144,7 @@ class Stepper:
         while pending and pending[0][0] <= self.now:
             index = pending.popleft()[1]
             spec = self.requests[index]
-            if self._never_fits(spec.input_tokens + spec.output_tokens):
+            if self.limits.never_fits(spec.input_tokens + spec.output_tokens):
                 self.refused.add(index)
                 if self._closed:
                     self._send_next()
@@ -159,10 +159,6 @@ class Stepper:
                 sequence.slot = self._slots.take()
             if self._pool is not None:
                 self._order[sequence.index] = sequence
-
-    def _never_fits(self, tokens: int) -> bool:
-        slot, kv = self.limits.slot_tokens, self.limits.kv_tokens
-        return (slot is not None and tokens > slot) or (kv is not None and tokens > kv)
 
     def _mixed_step(self, free_tokens: int) -> None:
         """One step that holds prompt tokens beside one token of each decoding sequence."""

@@ -15,7 +15,7 @@ from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
 from powerband.simulate.predict import NORMAL_90, step_spread
 from powerband.simulate.replicas import Router, simulate_replicas
-from powerband.simulate.scheduler import Speculation, limits_of
+from powerband.simulate.scheduler import Limits, Speculation, limits_of
 from powerband.simulate.shortfall import explain_shortfall
 from powerband.simulate.step_time import StepTime
 
@@ -59,6 +59,9 @@ def what_if(
         raise RequestError("replicas need arrivals, and this is a closed loop", hint="such as arrivals=poisson(10/s)")
     step = step_time.at(config)
     limits = msgspec.structs.replace(limits_of(config, kv_tokens), speculation=speculation)
+    reason = limits.refuses_all(workload)
+    if reason:
+        return WhatIf(config=config, step_basis=step.basis, holds=None if slo is None else False, refused=reason)
     share = msgspec.structs.replace(workload, requests=workload.requests[::replicas])  # what one replica gets
     spread = step_spread(step, simulate_figures(share, step, limits, deadline_s=deadline_s), limits)
     ratio = math.exp(NORMAL_90 * spread)
@@ -81,8 +84,14 @@ def what_if(
         holds=None if kept is None else kept[0],
         surely=None if kept is None else len(set(kept)) == 1,
         shortfall=None if slo is None else explain_shortfall(step, workload, slo, middle),
-        notes=runs[0].notes,
+        notes=(*_turned_away(workload, limits), *runs[0].notes),
     )
+
+
+def _turned_away(workload: Workload, limits: Limits) -> tuple[str, ...]:
+    """The figures are of the others: a count in words where some requests are too long to be served."""
+    count = sum(limits.never_fits(one.input_tokens + one.output_tokens) for one in workload.requests)
+    return (f"{count:,} of {len(workload.requests):,} requests are refused: too long to be served",) if count else ()
 
 
 def figures_of(metrics: Metrics) -> dict[str, float]:

@@ -1,12 +1,14 @@
 """The journal and report commands over every kind of session, none of which was run here."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from powerband.cli import main
 from powerband.stores.sqlite import Journal
+from tests.unit.test_stores import make_trial
 
 LOOP = '{"model": "m", "engine": "fake"}'
 
@@ -34,3 +36,51 @@ def test_a_session_that_keeps_its_command_line_is_listed_as_json(
     }
     code, out, _ = said(capsys, "journal", other.session_id, "--json", "--home", tmp_path)
     assert (code, len(json.loads(out))) == (0, 1)
+
+
+def filled(home: Path) -> None:
+    """A journal of enough pages that each table has some beyond the schema's."""
+    journal = Journal(home)
+    for n in range(40):
+        session = journal.begin("loop", LOOP + " " * 400)
+        journal.add_trial(session.session_id, "baseline", make_trial(n, None), None)
+        journal.put_document(session.session_id, "report", b"{}" * 300)
+    journal.close()
+
+
+COMMANDS = [
+    ["journal"],
+    ["journal", "--json"],
+    ["report"],
+    ["loop", "--resume"],
+    ["load", "http://127.0.0.1:9", "--model", "m", "--traffic", "in=2,out=2,concurrency=1", "--requests", "1"],
+]
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_a_journal_with_overwritten_pages_is_said_to_be_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    """The schema is on the first page, so that such a file still opens."""
+    filled(tmp_path)
+    path = tmp_path / "journal.sqlite"
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4096))
+    code, out, err = said(capsys, *argv, "--home", tmp_path)
+    assert (code, out) == (3, "")
+    assert "journal" in err
+    assert err.splitlines()[-1].startswith("hint: ")
+
+
+@pytest.mark.parametrize("table", ["trial", "document", "session"])
+def test_a_row_that_is_no_record_is_said_to_be_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    filled(tmp_path)
+    change = {"trial": "record=x'00'", "document": "body=x'00'", "session": "status='odd'"}[table]
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute(f"UPDATE {table} SET {change}")
+    db.close()
+    code, out, err = said(capsys, "journal", "--home", tmp_path)
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-1].startswith("hint: ")

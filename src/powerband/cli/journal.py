@@ -5,7 +5,7 @@ import argparse
 import msgspec
 
 from powerband.cli import options
-from powerband.records.errors import RequestError
+from powerband.records.errors import MachineError, RequestError
 from powerband.records.rounds import LoopReport
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
@@ -38,7 +38,18 @@ def run(args: argparse.Namespace) -> int:
 def report_of(journal: Journal, session: Session) -> LoopReport | None:
     """The stored report of a session that came to its end."""
     body = journal.document(session.session_id, "report")
-    return None if body is None else msgspec.json.decode(body, type=LoopReport)
+    try:
+        return None if body is None else msgspec.json.decode(body, type=LoopReport)
+    except msgspec.DecodeError as error:
+        raise unread_report(session, error) from error
+
+
+def unread_report(session: Session, error: Exception) -> MachineError:
+    """For a stored report that is damaged, or of another version of powerband."""
+    return MachineError(
+        f"the report of {session.session_id} cannot be read: {error}",
+        hint="its runs can be: powerband locate RUN, powerband verify RUN RUN",
+    )
 
 
 def _row(journal: Journal, session: Session) -> dict[str, object]:

@@ -9,6 +9,7 @@ import msgspec
 
 from powerband.case import CaseRequest
 from powerband.cli import options, sessions
+from powerband.cli.journal import unread_report
 from powerband.cli.progress import Narrator
 from powerband.ladder.case import prepare_ladder
 from powerband.ladder.climb import Ladder
@@ -85,7 +86,10 @@ def write_page(report: LadderReport, journal: Journal) -> Path:
 def report_of(journal: Journal, session: Session) -> LadderReport | None:
     """The stored report of a ladder, as far as it was climbed; None for other sessions."""
     body = journal.document(session.session_id, "ladder")
-    return None if body is None else msgspec.json.decode(body, type=LadderReport)
+    try:
+        return None if body is None else msgspec.json.decode(body, type=LadderReport)
+    except msgspec.DecodeError as error:
+        raise unread_report(session, error) from error
 
 
 def _request(session: Session) -> CaseRequest:

@@ -1,10 +1,12 @@
 """The built-in store: journal.sqlite (WAL) and runs/RUN_ID/ under one home folder."""
 
+import contextlib
 import datetime
 import sqlite3
 import threading
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,8 @@ from powerband.records.run import Run, Trial
 from powerband.stores import run_dir
 from powerband.stores.base import Session, SessionStatus
 from powerband.stores.migrations import migrate
+
+_DAMAGED = "move the journal away, or choose another --home; the evidence in runs/ can still be read by its folder"
 
 
 class Journal:
@@ -43,10 +47,7 @@ class Journal:
         now = datetime.datetime.now(datetime.UTC)
         stem = f"{command}-{now:%Y%m%d-%H%M%S}"
         with self._lock, self._writing():
-            taken = {
-                row[0]
-                for row in self._db.execute("SELECT session_id FROM session WHERE session_id LIKE ?", (f"{stem}%",))
-            }
+            taken = {row[0] for row in self._rows("SELECT session_id FROM session WHERE session_id LIKE ?", f"{stem}%")}
             name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, 10_000))) if n not in taken)
             session = Session(
                 session_id=name, command=command, request=request, started_at=now.isoformat(), status="running"
@@ -71,9 +72,12 @@ class Journal:
         return found
 
     def sessions(self) -> list[Session]:
-        rows = self._db.execute("SELECT * FROM session ORDER BY started_at, rowid").fetchall()
+        rows = self._rows("SELECT * FROM session ORDER BY started_at, rowid")
         fields = Session.__struct_fields__
-        return [msgspec.convert(dict(zip(fields, row, strict=True)), Session) for row in rows]
+        try:
+            return [msgspec.convert(dict(zip(fields, row, strict=True)), Session) for row in rows]
+        except (msgspec.ValidationError, ValueError) as error:
+            raise self._damaged(error) from error
 
     def run_folder(self, run_id: str) -> Path:
         folder = self.home / "runs" / run_id
@@ -95,12 +99,12 @@ class Journal:
             self._db.execute("INSERT INTO trial VALUES (?,?,?,?,?)", row)
 
     def trial(self, session_id: str, key: str) -> Trial | None:
-        row = self._db.execute("SELECT record FROM trial WHERE session_id=? AND key=?", (session_id, key)).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Trial)
+        rows = self._rows("SELECT record FROM trial WHERE session_id=? AND key=?", session_id, key)
+        return self._trial(rows[0][0]) if rows else None
 
     def trials(self, session_id: str) -> list[Trial]:
-        rows = self._db.execute("SELECT record FROM trial WHERE session_id=? ORDER BY n", (session_id,))
-        return [msgspec.json.decode(row[0], type=Trial) for row in rows]
+        rows = self._rows("SELECT record FROM trial WHERE session_id=? ORDER BY n", session_id)
+        return [self._trial(row[0]) for row in rows]
 
     def run(self, run_id: str) -> Run:
         folder = self.home / "runs" / run_id
@@ -118,9 +122,23 @@ class Journal:
             self._db.execute("INSERT OR REPLACE INTO document VALUES (?,?,?)", (session_id, name, document))
 
     def document(self, session_id: str, name: str) -> bytes | None:
-        query = "SELECT body FROM document WHERE session_id=? AND name=?"
-        row = self._db.execute(query, (session_id, name)).fetchone()
-        return None if row is None else bytes(row[0])
+        rows = self._rows("SELECT body FROM document WHERE session_id=? AND name=?", session_id, name)
+        return bytes(rows[0][0]) if rows else None
+
+    def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _trial(self, record: bytes) -> Trial:
+        try:
+            return msgspec.json.decode(record, type=Trial)
+        except msgspec.DecodeError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> MachineError:
+        return MachineError(f"{self.home / 'journal.sqlite'} cannot be read: {error}", hint=_DAMAGED)
 
     def _writing(self) -> "_Writing":
         return _Writing(self._db)
@@ -133,14 +151,25 @@ class _Writing:
         self._db = db
 
     def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.DatabaseError as error:
+            raise _unwritten(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None:
-            self._db.execute("COMMIT")
-            return
-        self._db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.OperationalError):
-            raise MachineError(
-                f"the journal cannot be written: {error}", hint="check disk space, then --resume"
-            ) from error
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+                return
+        except sqlite3.DatabaseError as failed:
+            error = failed
+        with contextlib.suppress(sqlite3.DatabaseError):  # sqlite has rolled back by itself where it had to
+            self._db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
+            raise _unwritten(error) from error
+
+
+def _unwritten(error: Exception) -> MachineError:
+    full = isinstance(error, sqlite3.OperationalError)
+    hint = "check disk space, then --resume" if full else _DAMAGED
+    return MachineError(f"the journal cannot be written: {error}", hint=hint)

@@ -102,3 +102,15 @@ def test_requests_too_long_to_be_served_are_counted(
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     assert main([*commands(model)["simulate"], "--traffic", str(trace), "--set", "max_model_len=4096"]) == 0
     assert "2 of 4 requests are refused" in capsys.readouterr().out
+
+
+def test_heads_that_the_cards_cannot_share_do_not_fit(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """28 heads over 3 cards: vLLM refuses to start, whatever the memory; over 2 and 4 it does not."""
+    account = ["account", model, "--device", "rtx4090", "--engine", "vllm", "--count"]
+    assert main([*account, "3"]) == 1
+    assert "28 attention heads cannot be shared evenly by 3 cards" in capsys.readouterr().out
+    assert [main([*account, count]) for count in ("2", "4")] == [0, 0]
+    capsys.readouterr()
+    simulate = [*commands(model)["simulate"], "--traffic", CLOSED, "--requests", "3", "--count", "3"]
+    assert main([*simulate, "--set", "tensor_parallel_size=3"]) == 1
+    assert "28 attention heads" in capsys.readouterr().out

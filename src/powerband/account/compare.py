@@ -61,8 +61,6 @@ def _fewest(
 ) -> Fit | None:
     knob = TENSOR_KNOB.get(config.engine)
     for count in _COUNTS if knob and device.kind == "gpu" else (1,):
-        if count > 1 and model.heads % count:
-            continue
         changed = config.replace(**{knob: count}) if knob else config
         request = Request(model=model, device=device, config=changed, count=count, version=version)
         try:

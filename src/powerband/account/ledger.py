@@ -64,6 +64,8 @@ def _unused_words(plan: Plan) -> str:
 
 def shortage(plan: Plan) -> str:
     """What does not fit, in words; empty where all does."""
+    if plan.refusal:
+        return plan.refusal
     if plan.unused_bytes < 0:
         return f"{format_bytes(-plan.unused_bytes)} more than the device's {format_bytes(plan.memory_bytes)}"
     if plan.pool.max_concurrency < 1:

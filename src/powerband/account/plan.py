@@ -60,6 +60,7 @@ class Plan(Record):
     reported: EngineReport
     engine_version: str = ""
     assumed: tuple[str, ...] = ()
+    refusal: str = ""  # why the engine would not start, whatever the memory
 
     @property
     def unused_bytes(self) -> int:
@@ -69,4 +70,4 @@ class Plan(Record):
 
     @property
     def fits(self) -> bool:
-        return self.unused_bytes >= 0 and self.pool.max_concurrency >= 1
+        return not self.refusal and self.unused_bytes >= 0 and self.pool.max_concurrency >= 1

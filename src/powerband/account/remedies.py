@@ -73,6 +73,9 @@ def _words(before: Plan, after: Plan, users_before: float, users_after: float) -
 
 def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:
     engine = request.config.engine
+    if plan.refusal:  # no memory would help: only another number of cards
+        yield from _cards(request, [count for count in (1, 2, 4, 8) if count <= request.count])
+        return
     if engine == "transformers":
         paged = EngineConfig(engine="vllm", model=request.config.model)
         yield "paged cache", "serve it with vLLM: pages instead of padded tensors", _with(request, config=paged)
@@ -85,7 +88,8 @@ def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Itera
             words = {"awq": "AWQ int4 weights", "fp8": "fp8 weights"}.get(name, f"{name} weights")
             yield "weight quantisation", words, _with(request, model=requantised(request.model, name))
     yield from _limits(request, plan, traffic)
-    yield from _cards(request)
+    now = request.config.knobs.get(TENSOR_KNOB.get(engine, ""), request.count)
+    yield from _cards(request, [factor * (now if isinstance(now, int) else 1) for factor in (2, 4, 8)])
 
 
 def _limits(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:
@@ -108,17 +112,15 @@ def _wanted_length(plan: Plan, traffic: Workload | None) -> int:
     return int(plan.pool.max_concurrency * plan.max_model_len) // 256 * 256 if plan.pool.max_concurrency < 1 else 0
 
 
-def _cards(request: Request) -> Iterator[tuple[str, str, Request]]:
+def _cards(request: Request, counts: list[int]) -> Iterator[tuple[str, str, Request]]:
     if request.device.kind == "cpu" or request.config.engine not in TENSOR_KNOB:
         return
     knob = TENSOR_KNOB[request.config.engine]
-    now = request.config.knobs.get(knob, request.count)
-    for factor in (2, 4, 8):
-        count = factor * (now if isinstance(now, int) else 1)
-        if count <= 8 and request.model.heads % count == 0:
+    for count in counts:
+        if count <= 8 and not request.model.refuses_split(count):
             config = request.config.replace(**{knob: count})
             yield (
-                "more cards",
+                "more cards" if count > request.count else "cards that share the heads",
                 f"{count} x {request.device.name}, {knob}={count}",
                 _with(request, config=config, count=count),
             )

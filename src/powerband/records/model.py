@@ -94,6 +94,12 @@ class ModelSpec(Record):
     def n_layers(self) -> int:
         return sum(group.count for group in self.layers)
 
+    def refuses_split(self, ranks: int) -> str:
+        """Why no engine shares each layer over ``ranks`` cards; empty where one does: each takes whole heads."""
+        if self.heads <= 1 or self.heads % ranks == 0:
+            return ""
+        return f"{self.heads} attention heads cannot be shared evenly by {ranks} cards"
+
     @property
     def family(self) -> str:
         """What its memory behaves like: mla, hybrid, sliding, moe or dense."""

@@ -90,8 +90,7 @@ def plan_parallel(question: Question, step_time: StepTime) -> ParallelPlan:
 
 def _sizes(question: Question) -> list[int]:
     """The tensor sizes that divide the cards and the attention heads."""
-    heads = question.model.heads or 1
-    return [n for n in TENSOR_SIZES if question.cards % n == 0 and (heads % n == 0 or heads == 1)]
+    return [n for n in TENSOR_SIZES if question.cards % n == 0 and not question.model.refuses_split(n)]
 
 
 def _try(question: Question, step_time: StepTime, tensor: int) -> Tried:

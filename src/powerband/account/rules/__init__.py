@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from powerband.account.plan import Plan, Request
 from powerband.account.rules.llamacpp import plan_llamacpp
 from powerband.account.rules.openvino import plan_openvino
@@ -25,4 +27,6 @@ def plan_memory(request: Request) -> Plan:
     engine = request.config.engine
     if engine not in RULES:
         raise unknown_name("engine for the memory ledger", engine, RULES)
-    return RULES[engine](request)
+    plan = RULES[engine](request)
+    copies = request.config.knobs.get("enable_dp_attention") is True  # each card has all heads of some sequences
+    return plan if copies else msgspec.structs.replace(plan, refusal=request.model.refuses_split(plan.pool.tp))

@@ -12,6 +12,7 @@ from powerband.engines.base import Engine, get_engine
 from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
+from powerband.probes.http import base_url
 from powerband.records.config import EngineConfig, Value, parse_settings
 from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
@@ -162,6 +163,9 @@ def prepare(request: CaseRequest) -> Case:
     engine = get_engine(request.engine)
     if request.repeats < 2:
         raise RequestError(f"--repeats {request.repeats} is too few", hint="an interval needs at least 2 runs of each")
+    fixed = parse_settings(list(request.settings), engine.knobs())
+    if url := fixed.get("url"):
+        base_url(str(url))
     model = read_model(request.model) if engine.loads_model else None
     device = read_device(request.device) if engine.loads_model else None
     case = Case(
@@ -171,7 +175,7 @@ def prepare(request: CaseRequest) -> Case:
         device=device,
         workload=_workload(request, _factor(request.scale_rate), request.requests or _PREVIEW_REQUESTS),
         slo=parse_slo(request.slo) if request.slo is not None else None,
-        fixed=parse_settings(list(request.settings), engine.knobs()),
+        fixed=fixed,
     )
     return case if request.scale_rate in _FOUND_LATER else within_window(case, _factor(request.scale_rate))
 

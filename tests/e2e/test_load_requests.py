@@ -70,3 +70,42 @@ def test_no_request_counted_shows_no_rate() -> None:
     text = render_metrics(empty.metrics(None), None, Missing(missing="killed"))
     assert "no request was counted" in text
     assert not any(line.split()[-1:] == ["0"] for line in text.splitlines())
+
+
+ODD_URLS = [
+    "http://a..b:1",
+    "http://" + "a" * 64 + ".org",
+    "http://a\udcff:1",
+    "http://localhost:1/\udcff",
+    "http://localhost:1/a b",
+    "http://local host:1",
+]
+
+
+@pytest.mark.parametrize("url", ODD_URLS)
+@pytest.mark.parametrize("more", [[], ["--model", "m"]], ids=["", "model"])
+def test_a_host_that_is_none_is_a_wrong_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, more: list[str]
+) -> None:
+    code, out, err = said(capsys, "load", url, *more, "--home", tmp_path, *OPEN, "--requests", "2", "--quiet")
+    assert (code, out) == (2, "")
+    assert "URL" in err
+    assert not (tmp_path / "journal.sqlite").exists()
+
+
+@pytest.mark.parametrize("url", ODD_URLS)
+def test_locate_and_loop_say_the_same_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    for argv in (["locate", url, "--for", "1s"], ["loop", url, *OPEN], ["loop", "m", "--set", f"url={url}", *OPEN]):
+        engine = ["--engine", "openai"] if argv[0] == "loop" else []
+        code, out, err = said(capsys, *argv, *engine, "--home", tmp_path)
+        assert (code, out) == (2, ""), argv
+        assert err.splitlines()[-2].startswith("error: "), err
+        assert "address" in err or "URL" in err or "no file" in err
+        assert not (tmp_path / "journal.sqlite").exists()
+
+
+def test_an_argument_that_is_no_utf8_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(two_tokens).running() as server:
+        code, out, err = said(capsys, *load(server.url, tmp_path, *OPEN, "--model", "m\udcff"))
+    assert (code, out) == (2, "")
+    assert "UTF-8" in err

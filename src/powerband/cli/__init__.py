@@ -46,6 +46,12 @@ def main(argv: list[str] | None = None) -> int:
     except PowerbandError as error:
         _print_error(error)
         return error.exit_code
+    except UnicodeEncodeError as error:
+        if "surrogates" not in error.reason:
+            raise
+        wrong = RequestError(f"{error.object!r} is not UTF-8", hint="check the argument or the file that it came from")
+        _print_error(wrong)
+        return wrong.exit_code
     except KeyboardInterrupt:
         _say("stopped; finished trials are in the journal, and --resume goes on from there")
         return 128 + signal.SIGINT

@@ -210,6 +210,7 @@ def _target(args: argparse.Namespace) -> Target:
         verify_tls=not args.insecure,
         tokenizer=args.tokenizer,
     )
+    target.address()  # a wrong one leaves no trace in the journal
     if target.model or target.endpoint in ("tgi", "llamacpp"):
         return target
     return replace(target, model=first_model(target))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from powerband.probes.http import check_address
 from powerband.records.columns import Columns
 from powerband.records.errors import RequestError
 from powerband.records.request import RequestTrace
@@ -50,6 +51,7 @@ class Target:
             raise RequestError(f"cannot read URL {self.url!r}: {error}", hint=hint) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RequestError(f"cannot read URL {self.url!r}", hint=hint)
+        check_address(self.url, parts)
         tls = parts.scheme == "https"
         return parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/").removesuffix("/v1")
 

@@ -50,10 +50,24 @@ def base_url(text: str) -> str:
         raise RequestError(f"{text!r} is not an http address", hint=hint)
     if parts.username or parts.password:
         raise RequestError("the address holds a user name or password", hint="give the key in its own option instead")
-    if any(char.isspace() or ord(char) < 33 for char in raw):
-        raise RequestError(f"{text!r} is not an address", hint=hint)
+    check_address(raw, parts)
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def check_address(text: str, parts: SplitResult) -> None:
+    """Raises RequestError where no request can be written for an address: its host is none, its path is not ASCII."""
+    try:
+        (parts.hostname or "").encode("idna")
+    except UnicodeError as error:
+        raise RequestError(
+            f"cannot read URL {text!r}: its host is no name: {error}", hint="write an address such as http://HOST:PORT"
+        ) from None
+    if any(letter.isspace() or not letter.isprintable() for letter in text) or not parts.path.isascii():
+        raise RequestError(
+            f"cannot read URL {text!r}: it holds a blank, or a letter that a path has not",
+            hint="write such letters as %20 in its path",
+        )
 
 
 def read_page(

@@ -114,3 +114,43 @@ def test_heads_that_the_cards_cannot_share_do_not_fit(model: str, capsys: pytest
     simulate = [*commands(model)["simulate"], "--traffic", CLOSED, "--requests", "3", "--count", "3"]
     assert main([*simulate, "--set", "tensor_parallel_size=3"]) == 1
     assert "28 attention heads" in capsys.readouterr().out
+
+
+POISSON = "in=128,out=32,arrivals=poisson(4/s)"
+HUGE = "9" * 20
+
+
+@pytest.mark.parametrize("command", ["account", "simulate"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--traffic", f"in={HUGE},out=5,concurrency=1"],
+        ["--traffic", "in=999999999999,out=1,concurrency=1"],
+        ["--traffic", f"in=uniform(1..{HUGE}),out=5,concurrency=1"],
+        ["--traffic", f"in=9,out=5,concurrency={HUGE}"],
+        ["--traffic", f"in=9,out=5,concurrency=1,prefix=4,prefixes={HUGE}"],
+        ["--traffic", "in=9,out=5,arrivals=poisson(1e-300/s)"],
+        ["--traffic", "in=9,out=5,arrivals=constant(1e300/s)", "--scale-rate", "1e300"],
+        ["--traffic", "in=9,out=5,arrivals=constant(1e-9/s)"],
+        ["--traffic", CLOSED, "--scale-lengths", "1e300"],
+        ["--traffic", CLOSED, "--scale-lengths", "1e8"],
+        ["--traffic", CLOSED, "--scale-outputs", "1e300"],
+        ["--traffic", POISSON, "--scale-rate", "1e-300"],
+        ["--traffic", CLOSED, "--requests", HUGE],
+    ],
+    ids=" ".join,
+)
+def test_a_number_beyond_every_machine_is_refused(
+    model: str, capsys: pytest.CaptureFixture[str], command: str, wrong: list[str]
+) -> None:
+    refused(capsys, *commands(model)[command], *wrong)
+
+
+@pytest.mark.parametrize("row", ["1,{},8", "1e300,20,8"])
+def test_a_trace_beyond_every_machine_is_refused(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str
+) -> None:
+    trace = tmp_path / "burst.csv"
+    header = "Timestamp,Request tokens,Response tokens\n0,20,8\n"
+    trace.write_text(header + row.format(HUGE) + "\n")
+    refused(capsys, *commands(model)["simulate"], "--traffic", str(trace))

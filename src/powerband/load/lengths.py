@@ -10,6 +10,7 @@ from powerband.records.errors import RequestError
 Lengths = npt.NDArray[np.int64]
 Draw = Callable[[int, np.random.Generator], Lengths]
 
+MOST_TOKENS = 100_000_000  # of a prompt or an answer: beyond every engine's context, and in memory within a second
 _HINT = "write 512, uniform(16..2048), normal(512,100,16..2048) or lognormal(6.0,0.9,16..3000)"
 
 
@@ -25,10 +26,10 @@ def parse_length(name: str, text: str) -> Draw:
     if not rest.endswith(")"):
         raise RequestError(f"cannot read {name}={text!r}: no closing parenthesis", hint=_HINT)
     arguments = [part.strip() for part in rest[:-1].split(",")]
-    low, high = _bounds(name, text, arguments.pop()) if ".." in arguments[-1] else (1, 1 << 31)
+    low, high = _bounds(name, text, arguments.pop()) if ".." in arguments[-1] else (1, MOST_TOKENS)
     values = _numbers(name, text, arguments)
     wanted = {"uniform": 0, "normal": 2, "lognormal": 2}.get(word.strip().lower())
-    if wanted is None or len(values) != wanted or (not wanted and high == 1 << 31):
+    if wanted is None or len(values) != wanted or (not wanted and ".." not in text):
         raise RequestError(f"cannot read {name}={text!r}", hint=_HINT)
     if word.strip().lower() == "uniform":
         return lambda count, rng: rng.integers(low, high + 1, count)
@@ -63,6 +64,8 @@ def _fixed(name: str, text: str) -> Draw:
         value = 0
     if value < 1:
         raise RequestError(f"cannot read {name}={text!r} as a length of at least 1 token", hint=_HINT)
+    if value > MOST_TOKENS:
+        raise RequestError(f"{name}={text!r} is too long", hint=f"accepted: up to {MOST_TOKENS:,} tokens")
     return lambda count, rng: np.full(count, value, dtype=np.int64)
 
 
@@ -72,8 +75,8 @@ def _bounds(name: str, text: str, part: str) -> tuple[int, int]:
         bounds = int(low), int(high)
     except ValueError:
         raise RequestError(f"cannot read the bounds of {name}={text!r}", hint=_HINT) from None
-    if not 1 <= bounds[0] <= bounds[1]:
-        raise RequestError(f"{name}={text!r} needs 1 <= low <= high", hint=_HINT)
+    if not 1 <= bounds[0] <= bounds[1] <= MOST_TOKENS:
+        raise RequestError(f"{name}={text!r} needs 1 <= low <= high <= {MOST_TOKENS:,}", hint=_HINT)
     return bounds
 
 

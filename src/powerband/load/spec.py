@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from powerband.load import arrivals
-from powerband.load.lengths import Draw, parse_length
+from powerband.load.lengths import MOST_TOKENS, Draw, parse_length
 from powerband.load.trace_files import MOONCAKE_BLOCK_TOKENS, open_trace
 from powerband.records import units
 from powerband.records.errors import RequestError, unknown_name
@@ -22,6 +22,8 @@ _HINT = f"write {DEFAULT} or in=512,out=128,arrivals=poisson(4/s)"
 _ARRIVALS_HINT = (
     "write arrivals=poisson(4/s), gamma(4/s,2.0), constant(4/s), burst, ramp(1/s..8/s,60s) or steps(1/s,2/s,4/s,30s)"
 )
+MOST_CLIENTS = 1_000_000
+_RATES = (1e-9, 1e9)  # a second
 Arrive = Callable[[int, np.random.Generator], arrivals.Offsets]
 
 
@@ -149,7 +151,7 @@ def parse_spec(text: str, *, scale_rate: float | None = None) -> Spec:
         draw_input=parse_length("in", values["in"]) if "in" in values else None,
         draw_output=parse_length("out", values["out"]) if "out" in values else None,
         lengths=Path(values["lengths"]) if "lengths" in values else None,
-        concurrency=_count("concurrency", values["concurrency"]) if "concurrency" in values else None,
+        concurrency=_count("concurrency", values["concurrency"], MOST_CLIENTS) if "concurrency" in values else None,
         arrive=_arrivals(values["arrivals"], scale_rate or 1.0) if "arrivals" in values else None,
         prefix=_count("prefix", values["prefix"]) if "prefix" in values else 0,
         prefixes=_count("prefixes", values.get("prefixes", "1")),
@@ -170,14 +172,23 @@ def split_outside_parentheses(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def _count(key: str, text: str) -> int:
+def _count(key: str, text: str, most: int = MOST_TOKENS) -> int:
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
         raise RequestError(f"cannot read {key}={text!r}", hint=f"write a whole number of at least 1, such as {key}=8")
+    if value > most:
+        raise RequestError(f"{key}={text!r} is too much", hint=f"accepted: 1 to {most:,}")
     return value
+
+
+def _rate(text: str, scale: float) -> float:
+    rate = units.parse_rate(text) * scale
+    if not _RATES[0] <= rate <= _RATES[1]:
+        raise RequestError(f"arrivals at {rate:g}/s are not possible", hint="accepted: 1e-9 to 1e9 a second")
+    return rate
 
 
 def _arrivals(text: str, scale: float) -> Arrive:
@@ -200,16 +211,16 @@ def _process(word: str, arguments: list[str], scale: float) -> Arrive:
     if word == "burst":
         return lambda count, rng: arrivals.burst(count)
     if word == "ramp":
-        low, high = (units.parse_rate(part) * scale for part in arguments[0].split(".."))
+        low, high = (_rate(part, scale) for part in arguments[0].split(".."))
         span_s = units.parse_duration(arguments[1])
         return lambda count, rng: arrivals.ramp(low, high, span_s, count)
     if word == "steps":
-        rates = [units.parse_rate(part) * scale for part in arguments[:-1]]
+        rates = [_rate(part, scale) for part in arguments[:-1]]
         step_s = units.parse_duration(arguments[-1])
         if not rates:
             raise ValueError(word)
         return lambda count, rng: arrivals.steps(rates, step_s, count, rng)
-    rate = units.parse_rate(arguments[0]) * scale
+    rate = _rate(arguments[0], scale)
     if word == "gamma":
         cv = float(arguments[1])
         if not 0.01 <= cv <= 100:

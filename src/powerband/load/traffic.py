@@ -6,12 +6,17 @@ from pathlib import Path
 
 import msgspec
 
+from powerband.load.lengths import MOST_TOKENS
 from powerband.load.spec import DEFAULT, is_spec, workload_from_spec
 from powerband.load.trace_files import MOONCAKE_BLOCK_TOKENS, open_trace
 from powerband.records.errors import RequestError
+from powerband.records.units import NS_PER_S
 from powerband.records.workload import RequestSpec, Workload
 
 MOST_REQUESTS = 2_000_000  # about 400 bytes each in memory
+_MOST_ASKED = 100_000_000
+_SCALES = (1e-9, 1e9)
+_LONGEST_S = 10**9  # 30 years; nanoseconds of them fit into 64 bits
 
 
 def build_workload(
@@ -41,7 +46,27 @@ def build_workload(
         workload = _workload_from_file(Path(text), requests, scale_rate, seed)
     inputs = scale_lengths or 1.0
     outputs = scale_outputs or inputs
-    return workload if inputs == outputs == 1.0 else scaled_lengths(workload, inputs, outputs)
+    return _bounded(workload if inputs == outputs == 1.0 else scaled_lengths(workload, inputs, outputs))
+
+
+def _bounded(workload: Workload) -> Workload:
+    """The workload, if nothing in it is beyond what a run can hold."""
+    longest = max(max(one.input_tokens, one.output_tokens) for one in workload.requests)
+    if longest > MOST_TOKENS:
+        raise RequestError(
+            f"the traffic asks for {longest:.4g} tokens in one request",
+            hint=f"accepted: prompts and answers of up to {MOST_TOKENS:,} tokens each",
+        )
+    _check_span(max(one.offset_ns for one in workload.requests))
+    return workload
+
+
+def _check_span(span_ns: int) -> None:
+    if span_ns > _LONGEST_S * NS_PER_S:
+        raise RequestError(
+            f"the traffic goes on for {span_ns // NS_PER_S:.4g} s",
+            hint=f"accepted: up to {_LONGEST_S:,} s from the first arrival to the last",
+        )
 
 
 def _workload_from_file(path: Path, requests: int | None, scale_rate: float | None, seed: int) -> Workload:
@@ -58,6 +83,7 @@ def _workload_from_file(path: Path, requests: int | None, scale_rate: float | No
     if raised:
         said.append(f"{raised} lengths of 0 raised to 1")
     first = min(r.offset_ns for r in kept)
+    _check_span(max(r.offset_ns for r in kept) - first)
     by_time = sorted(kept, key=lambda r: r.offset_ns)
     return Workload(
         requests=tuple(_at_least_one(r, round((r.offset_ns - first) / (scale_rate or 1.0))) for r in by_time),
@@ -124,3 +150,6 @@ def _at_least_one(request: RequestSpec, offset_ns: int) -> RequestSpec:
 def _check(option: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and value > 0):
         raise RequestError(f"{option} {value:g} must be above 0", hint=f"write {option} with a number above 0")
+    low, high = (1, _MOST_ASKED) if option == "--requests" else _SCALES
+    if value is not None and not low <= value <= high:
+        raise RequestError(f"{option} {value:g} is not possible", hint=f"accepted: {low:,} to {high:,.0f}")

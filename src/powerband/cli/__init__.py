@@ -1,12 +1,14 @@
 """The command line: one file a command; parse, call, print; no logic."""
 
 import argparse
+import contextlib
 import io
 import os
 import signal
 import sys
 from importlib import import_module
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from powerband import __version__
 from powerband.records.errors import EngineError, PowerbandError, RequestError, unknown_name
@@ -35,14 +37,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise RequestError(message, hint=f"see {self.prog} --help")
 
+    def print_help(self, file: Any = None) -> None:
+        """As argparse does, which says nothing where it cannot write."""
+        (file or sys.stdout).write(self.format_help())
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
+    _open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" for a sign it lacks
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped politely is stopped as by Ctrl-C
     try:
-        return _dispatch(sys.argv[1:] if argv is None else argv)
+        return _flushed(sys.argv[1:] if argv is None else argv)
     except PowerbandError as error:
         _print_error(error)
         return error.exit_code
@@ -56,8 +63,35 @@ def main(argv: list[str] | None = None) -> int:
         _say("stopped; finished trials are in the journal, and --resume goes on from there")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_output()
         return 0
+    except OSError as error:  # the disk below stdout is full, or one that a file was to go to
+        _let_go_of_output()
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"error: {where}{error.strerror or error}; is the disk full, or not to be written?")
+        return PowerbandError.exit_code
+
+
+def _flushed(argv: list[str]) -> int:
+    """The command with its output all written: what fails only at the end fails here, and --help as any other."""
+    try:
+        return _dispatch(argv)
+    finally:
+        sys.stdout.flush()
+
+
+def _open_closed() -> None:
+    """Output that was closed (``>&-``) goes nowhere; what Python puts in its place cannot be written to."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
+def _let_go_of_output() -> None:
+    """What is left in the buffer would fail again as Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -98,5 +132,6 @@ def _print_error(error: PowerbandError) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # stderr may be on that disk too; the exit code still tells
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

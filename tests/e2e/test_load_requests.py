@@ -109,3 +109,36 @@ def test_an_argument_that_is_no_utf8_is_a_wrong_request(tmp_path: Path, capsys: 
         code, out, err = said(capsys, *load(server.url, tmp_path, *OPEN, "--model", "m\udcff"))
     assert (code, out) == (2, "")
     assert "UTF-8" in err
+
+
+@pytest.mark.parametrize("scheme", ["http://", "https://", ""])
+def test_a_password_in_the_address_is_refused_and_neither_shown_nor_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scheme: str
+) -> None:
+    """Also in a home that is there already, and where the rest of the address is wrong as well."""
+    for host in ("127.0.0.1:9", "a..b:1", "127.0.0.1:port", "[::1"):
+        url = f"{scheme}user:sesame@{host}"
+        odd = ["--engine", "openai", "--set", f"url={url}"]
+        calls = [["load", url, "--model", "m"], ["load", url], ["loop", "m", *odd], ["tune", "m", *odd]]
+        if scheme:  # by which it is told from a model's or a file's name
+            calls += [["loop", url], ["locate", url, "--for", "1s"], ["locate", url, "--for", "1s", "--prove"]]
+        for argv in calls:
+            code, out, err = said(capsys, *argv, *OPEN, "--home", tmp_path)
+            assert (code, out) == (2, ""), (argv, err)
+            assert "sesame" not in err, (argv, err)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"sesame" in path.read_bytes() for path in kept)
+
+
+def test_the_hint_for_a_password_names_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "load", "http://user:pw@127.0.0.1:9", "--model", "m", *OPEN, "--home", tmp_path)
+    assert code == 2
+    assert "--api-key" in err.splitlines()[-1]
+
+
+def test_a_key_in_the_query_is_neither_shown_nor_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "http://127.0.0.1:9/v1?api_key=sesame"
+    code, _, err = said(capsys, "load", url, "--model", "m", *OPEN, "--home", tmp_path)
+    assert code == 2
+    assert "sesame" not in err
+    assert not (tmp_path / "journal.sqlite").exists()

@@ -1,11 +1,10 @@
 """powerband calibrate: a few minutes of self-measurement, so that simulate and tune know this machine's step time."""
 
 import argparse
-import shlex
-import sys
 from typing import Any
 
 from powerband.cli import options
+from powerband.cli.command_line import command_line
 from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.errors import MachineError, RequestError, unknown_name
 from powerband.records.units import parse_duration
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args, engine)
     limits = limits_of(config)
     journal = Journal(args.home)
-    command = shlex.join(["powerband", *sys.argv[1:]])
+    command = command_line()
     session = journal.begin("calibrate", command)
     narrator = Narrator(quiet=args.quiet)
     narrator.say(f"session {session.session_id} in {args.home}")

@@ -1,14 +1,13 @@
 """A ladder as a session of ``powerband loop --from``: begin or resume it, climb, write its page."""
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 
 import msgspec
 
 from powerband.case import CaseRequest
 from powerband.cli import options, sessions
+from powerband.cli.command_line import command_line
 from powerband.cli.journal import unread_report
 from powerband.cli.progress import Narrator
 from powerband.ladder.case import prepare_ladder
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             case,
             journal,
             session.session_id,
-            command=shlex.join(["powerband", *sys.argv[1:]]),
+            command=command_line(),
             seconds=seconds,
             watcher=narrator,
         )

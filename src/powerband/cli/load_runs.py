@@ -2,8 +2,6 @@
 
 import platform
 import secrets
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from powerband import __version__
+from powerband.cli.command_line import command_line
 from powerband.load.peer_logs import read_peer_log
 from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
@@ -41,7 +40,7 @@ class Recorder:
 
     def __init__(self, home: Path, target: Target, slo: Slo | None) -> None:
         self._journal, self._target, self._slo = Journal(home), target, slo
-        self._command = shlex.join(["powerband", *without_secrets(sys.argv[1:])])
+        self._command = command_line()
         self._session = self._journal.begin("load", self._command)
         self._n = 0
 
@@ -205,17 +204,3 @@ def _killed_run(folder: Path) -> LoadRun:
         notes=(*begun.notes, note),
     )
     return LoadRun(run, read, columns)
-
-
-def without_secrets(argv: list[str]) -> list[str]:
-    """The command line as it may be written down."""
-    shown, hide = [], False
-    for word in argv:
-        if hide:
-            shown.append("***")
-        elif word.startswith("--api-key="):
-            shown.append("--api-key=***")
-        else:
-            shown.append(word)
-        hide = word == "--api-key"
-    return shown

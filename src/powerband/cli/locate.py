@@ -4,13 +4,13 @@ import argparse
 import platform
 import re
 import secrets
-import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from powerband import __version__
+from powerband.cli.command_line import command_line
 from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, read_workload, terminal
 from powerband.locate.contention import assess_contention
 from powerband.locate.diagnose import diagnose
@@ -227,7 +227,7 @@ def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
         else Missing(missing="the server is on another host"),
         provenance=Provenance(
             powerband=__version__,
-            command=shlex.join(["powerband", *sys.argv[1:]]),
+            command=command_line(),
             started_at=datetime.now(UTC).isoformat(),
             host=platform.node(),
             engine_version="unknown",
@@ -261,7 +261,7 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
         EngineConfig(engine="openai", model=model),
         workload,
         run_id=f"locate-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        command=shlex.join(["powerband", *sys.argv[1:]]),
+        command=command_line(),
         cut_s=seconds,
     )
 

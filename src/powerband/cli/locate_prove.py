@@ -3,12 +3,12 @@
 import argparse
 import os
 import secrets
-import shlex
 import sys
 from datetime import UTC, datetime
 
 import msgspec
 
+from powerband.cli.command_line import command_line
 from powerband.cli.options import read_workload
 from powerband.engines.base import get_engine
 from powerband.engines.openai import KEY_VARIABLE
@@ -35,7 +35,7 @@ def prove_source(
     window_s = parse_duration(args.watch or _WINDOW)
     folder = args.home / "runs"
     tell = _quiet if args.quiet else _say
-    command = shlex.join(["powerband", *sys.argv[1:]])
+    command = command_line()
     workload = _window(
         read_workload(args, default=_TRAFFIC),
         window_s,

@@ -2,13 +2,13 @@
 
 import argparse
 import os
-import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from powerband.cli import options
+from powerband.cli.command_line import command_line
 from powerband.records.config import EngineConfig, Knob, parse_settings
 from powerband.records.errors import MachineError, RequestError, unknown_name
 from powerband.records.units import format_bytes, format_duration, parse_bytes
@@ -169,7 +169,7 @@ def _quantise(args: argparse.Namespace, setting: Any) -> int:
     _check_memory(expected, limit)
     order = Order(
         model=args.model, spec=setting.model, out=args.out, python=args.python, expected=expected,
-        command=shlex.join(["powerband", *sys.argv[1:]]), threads=args.threads, sequence_tokens=args.sequence_tokens,
+        command=command_line(), threads=args.threads, sequence_tokens=args.sequence_tokens,
         memory_limit_bytes=limit,
     )  # fmt: skip
     card = quantise(job, order, samples, calibration, _narrator(args, expected.seconds))

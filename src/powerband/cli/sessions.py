@@ -3,8 +3,6 @@
 import argparse
 import fcntl
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 
 from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
+from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
 from powerband.cli.stored import stored_runs
 from powerband.evaluate import Trials
@@ -109,7 +108,7 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             case.engine,
             slo=case.slo,
             budget_s=case.request.budget_s,
-            command=shlex.join(["powerband", *sys.argv[1:]]),
+            command=command_line(),
             watcher=narrator,
         )
         loop = Loop(case, trials, known=stored_runs(journal, case.request.calibrate))

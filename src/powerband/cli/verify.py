@@ -2,14 +2,13 @@
 
 import argparse
 import fnmatch
-import shlex
-import sys
 from pathlib import Path
 
 import msgspec
 
 from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
+from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
 from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
@@ -125,7 +124,7 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         case.engine,
         slo=case.slo,
         budget_s=float("inf"),
-        command=shlex.join(["powerband", *sys.argv[1:]]),
+        command=command_line(),
         watcher=narrator,
     )
     loop = Loop(case, trials)

@@ -1,12 +1,11 @@
 """The quality half of ``powerband verify``: its options, the pair it is asked about, and how the answer is shown."""
 
 import argparse
-import shlex
-import sys
 import time
 from pathlib import Path
 
 from powerband.cli import options
+from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
 from powerband.engines.base import get_engine
 from powerband.gate import Gate
@@ -64,7 +63,7 @@ def gate_of(args: argparse.Namespace, narrator: Narrator) -> Gate | None:
     return Gate(
         task=task,
         home=args.home,
-        command=shlex.join(["powerband", *sys.argv[1:]]),
+        command=command_line(),
         say=narrator.say,
         on_share=_Share(narrator),
     )

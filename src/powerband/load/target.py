@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from powerband.probes.http import check_address
+from powerband.probes.http import check_address, refuse_password
 from powerband.records.columns import Columns
 from powerband.records.errors import RequestError
 from powerband.records.request import RequestTrace
@@ -44,6 +44,7 @@ class Target:
     def address(self) -> tuple[str, int, bool, str]:
         """Host, port, whether TLS, and the path before the endpoint's own; raises RequestError on a bad URL."""
         hint = "write http://HOST:PORT or https://HOST, with a path only where the API has one"
+        refuse_password(self.url)
         try:
             parts = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
             port = parts.port
@@ -51,6 +52,8 @@ class Target:
             raise RequestError(f"cannot read URL {self.url!r}: {error}", hint=hint) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RequestError(f"cannot read URL {self.url!r}", hint=hint)
+        if parts.query or parts.fragment:  # never sent; it may hold a key, so it is not shown
+            raise RequestError("the URL has a query or a fragment", hint="give a key with --api-key, or " + hint)
         check_address(self.url, parts)
         tls = parts.scheme == "https"
         return parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/").removesuffix("/v1")

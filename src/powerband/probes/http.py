@@ -1,6 +1,7 @@
 """Read one page from a server: bounded in time and size, no proxy, no redirect, a new connection each time."""
 
 import contextlib
+import re
 import socket
 import ssl
 import time
@@ -41,6 +42,7 @@ def base_url(text: str) -> str:
     raw = text.strip()
     if "://" not in raw:
         raw = "http://" + raw
+    refuse_password(raw)
     try:
         parts = urlsplit(raw)
         port = parts.port
@@ -48,11 +50,19 @@ def base_url(text: str) -> str:
         raise RequestError(f"{text!r} is not an address", hint=hint) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or port == 0:
         raise RequestError(f"{text!r} is not an http address", hint=hint)
-    if parts.username or parts.password:
-        raise RequestError("the address holds a user name or password", hint="give the key in its own option instead")
     check_address(raw, parts)
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def refuse_password(text: str) -> None:
+    """Raises RequestError, which does not show it, for an address with a user name or password, however wrong."""
+    authority = re.split(r"[/?#]", text.partition("://")[2] or text, maxsplit=1)[0]
+    if "@" in authority:
+        hint = (
+            "leave it out, and give the server's key with --api-key, or in OPENAI_API_KEY where there is no such option"
+        )
+        raise RequestError("the address holds a user name or password", hint=hint)
 
 
 def check_address(text: str, parts: SplitResult) -> None:

@@ -154,3 +154,39 @@ def test_a_trace_beyond_every_machine_is_refused(
     header = "Timestamp,Request tokens,Response tokens\n0,20,8\n"
     trace.write_text(header + row.format(HUGE) + "\n")
     refused(capsys, *commands(model)["simulate"], "--traffic", str(trace))
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("compare", ["--price", "rtx4090=-1"]),
+        ("compare", ["--price", "rtx4090=nan"]),
+        ("compare", ["--price", "rtx4090=inf"]),
+        ("compare", ["--price", "rtx4090=1", "--price", "rtx4090=2"]),
+        ("account", ["--price", "rtx4090=1"]),
+        ("account", ["--slo", "ttft=0"]),
+        ("account", ["--requests", "0"]),
+        ("account", ["--scale-lengths", "0"]),
+        ("quantize", ["--slo", "ttft=0"]),
+        ("quantize", ["--requests", "0"]),
+        ("probe", ["--slo", "e2e=5s,e2e=6s"]),
+        ("simulate", ["--slo", "e2e=5s,e2e=6s"]),
+        ("simulate", ["--slo", "e2e=5s,attainment=0.9,percentile=p99"]),
+        ("simulate", ["--set", "max_num_seqs=3", "--set", "max_num_seqs=4"]),
+        ("simulate", ["--price", "inf"]),
+        ("plan", ["--set", "tensor_parallel_size=2"]),
+        ("plan", ["--slo", "e2e=5s", "--breaking"]),
+        ("plan", ["--price", "2"]),
+        ("plan", ["--speculate", "3,0.7"]),
+        ("plan", ["--router", "round_robin"]),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(
+    model: str, capsys: pytest.CaptureFixture[str], command: str, wrong: list[str]
+) -> None:
+    refused(capsys, *commands(model)[command], *wrong)
+
+
+@pytest.mark.parametrize("effect", ["nan", "-5", "inf"])
+def test_an_effect_that_is_no_share_is_refused(capsys: pytest.CaptureFixture[str], effect: str) -> None:
+    assert "--minimum-effect" in refused(capsys, "verify", "a", "b", f"--minimum-effect={effect}")

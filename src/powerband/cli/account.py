@@ -16,6 +16,8 @@ from powerband.cli.options import (
     add_home,
     add_output,
     add_traffic,
+    check_price,
+    check_traffic,
     print_json,
     print_text,
     read_workload,
@@ -53,13 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_traffic(arguments)
+    prices = read_prices(arguments.price)
+    if prices and not arguments.compare:
+        raise RequestError("--price belongs to --compare", hint="add --compare, or ask simulate for the cost of tokens")
     model = read_model(arguments.model)
     log = read_measured(arguments.measured) if arguments.measured else None
     engine = choose_engine(arguments.engine, model, log)
     config = EngineConfig(engine=engine, model=arguments.model, knobs=read_knobs(engine, arguments.set, log))
     traffic = read_traffic(arguments)
     if arguments.compare:
-        return run_compare(arguments, model, config, traffic)
+        return run_compare(arguments, model, config, traffic, prices)
     device = read_device(arguments.device)
     version = arguments.engine_version or (log.version if log else "")
     residual = find_residual(arguments.home, device=device.name, engine=engine, version=version, family=model.family)
@@ -83,14 +89,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_compare(arguments: argparse.Namespace, model: ModelSpec, config: EngineConfig, traffic: Workload | None) -> int:
+def run_compare(
+    arguments: argparse.Namespace,
+    model: ModelSpec,
+    config: EngineConfig,
+    traffic: Workload | None,
+    prices: dict[str, float],
+) -> int:
     fits = compare_devices(
         model,
         device_catalogue().values(),
         config,
         traffic=traffic,
         version=arguments.engine_version,
-        prices=read_prices(arguments.price),
+        prices=prices,
     )
     document = {"model": model.name, "engine": config.engine, "config": config.knobs, "devices": fits}
     text = draw_fits(fits, model.name, config.engine, traffic=traffic.source if traffic else "")
@@ -145,11 +157,14 @@ def read_prices(pairs: list[str]) -> dict[str, float]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         try:
-            prices[read_device(name).name] = float(text)
+            price, card = float(text), read_device(name).name
         except ValueError:
             equals = ""
         if not equals:
             raise RequestError(f"cannot read --price {pair!r}", hint="write card=number, such as --price l4=0.70")
+        if card in prices:
+            raise RequestError(f"--price names {card} twice", hint="give one price of each card")
+        prices[card] = check_price(price)
     return prices
 
 

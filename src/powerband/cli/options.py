@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from powerband.records.errors import RequestError
+from powerband.records.slo import parse_slo
 from powerband.records.workload import Workload
 
 HOME = ".powerband"
@@ -64,6 +65,22 @@ def add_traffic(parser: argparse.ArgumentParser, *, auto_rate: bool = False) -> 
     )
     add_seed(group)
     group.add_argument("--slo", help="latency promise: ttft=500ms,tpot=50ms,e2e=5s,attainment=0.95")
+
+
+def check_price(price: float) -> float:
+    """The price of a card for an hour, in any currency."""
+    if not 0 < price <= 1e9:
+        raise RequestError(f"--price {price} is not possible", hint="accepted: a price above 0, such as 2.5")
+    return price
+
+
+def check_traffic(args: argparse.Namespace) -> None:
+    """Refuse what add_traffic's options cannot mean, in a command that may go on without traffic or promise."""
+    from powerband.load.traffic import check_scaling
+
+    check_scaling(args.requests, args.scale_lengths, args.scale_outputs, args.scale_rate)
+    if args.slo is not None:
+        parse_slo(args.slo)
 
 
 def read_workload(args: argparse.Namespace, *, default: str | None = None, requests: int | None = None) -> Workload:

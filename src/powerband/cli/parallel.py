@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from powerband.cli import options
-from powerband.records.config import EngineConfig, tensor_parallel
+from powerband.records.config import TENSOR_KNOB, EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
 from powerband.records.parallel import ParallelPlan, Split
 from powerband.records.run import Run
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
         raise RequestError("--trace belongs to --plan", hint="to read a trace by itself: powerband locate FILE")
     if args.sweep or args.replicas != 1:
         raise RequestError("--plan tries every split itself", hint="leave out --sweep and --replicas")
+    _only_splits(args, config)
     model, device = read_model(args.model), read_device(args.device)
     question = Question(
         model=model,
@@ -55,6 +56,20 @@ def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
     else:
         options.print_text(_screen(found, config))
     return 0 if found.chosen is not None and found.splits[0].holds is not False else 1
+
+
+def _only_splits(args: argparse.Namespace, config: EngineConfig) -> None:
+    """What the plan does not read is refused, not passed over."""
+    knob = TENSOR_KNOB.get(config.engine, "")
+    if knob in config.knobs:
+        raise RequestError(f"--plan tries every {knob} itself", hint=f"leave out --set {knob}")
+    unread = {"--breaking": args.breaking, "--price": args.price, "--objective": args.objective}
+    unread |= {"--speculate": args.speculate, "--router": args.router != "least_loaded"}
+    for option, given in unread.items():
+        if given:
+            raise RequestError(
+                f"--plan does not read {option}", hint=f"leave it out, or simulate one split with {option}"
+            )
 
 
 def _memory(model: Any, device: Any, config: EngineConfig, ranks: int) -> Any:

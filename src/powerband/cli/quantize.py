@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    options.check_traffic(args)
     if args.engine is None and not args.plan:
         raise RequestError("no engine was named", hint="say what will serve it: --engine vllm (or --engine any)")
     if args.engine is not None and args.engine not in _ENGINES:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from powerband.cli.options import check_price
 from powerband.plan import load_plan
 from powerband.probes.device import device_catalogue
 from powerband.records.config import EngineConfig, tensor_parallel
@@ -51,7 +52,7 @@ def fill_in(args: argparse.Namespace) -> None:
         if args.model is not None or args.engine is not None:
             raise RequestError("--config names model and engine", hint="leave MODEL and --engine out")
         args.model, args.engine, args.holds_for = plan.model, plan.engine, plan.holds_for
-        typed = {text.partition("=")[0].strip() for text in args.set}
+        typed = {text.partition("=")[0].strip().lstrip("-").replace("-", "_") for text in args.set}
         args.set = [*(f"{name}={_word(value)}" for name, value in plan.knobs.items() if name not in typed), *args.set]
         args.slo = args.slo or plan.slo or None
     if args.model is None:
@@ -63,8 +64,8 @@ def fill_in(args: argparse.Namespace) -> None:
         raise RequestError("the cost of tokens needs a price", hint="add --price 2.5, of one card for one hour")
     if args.objective == "cards" and not args.slo:
         raise RequestError("the fewest cards for what?", hint="add --slo ttft=500ms,tpot=50ms")
-    if args.price is not None and not args.price > 0:
-        raise RequestError(f"--price {args.price} is not possible", hint="accepted: a price above 0")
+    if args.price is not None:
+        check_price(args.price)
 
 
 def parse_speculation(text: str | None) -> Speculation | None:

@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not 0 <= args.minimum_effect <= 10:
+        raise RequestError(
+            f"--minimum-effect {args.minimum_effect} is not possible", hint="write a share, such as 0.03: 0 to 10"
+        )
     if args.quality:
         return verify_quality.run(args)
     plans = [Path(side) for side in (args.baseline, args.candidate) if side.endswith(".toml")]

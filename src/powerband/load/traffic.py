@@ -35,10 +35,7 @@ def build_workload(
     divided by ``scale_rate``. What was done is in ``Workload.scaling``. Raises RequestError that names the file, line
     and value at fault.
     """
-    _check("--requests", requests)
-    _check("--scale-lengths", scale_lengths)
-    _check("--scale-outputs", scale_outputs)
-    _check("--scale-rate", scale_rate)
+    check_scaling(requests, scale_lengths, scale_outputs, scale_rate)
     text = DEFAULT if traffic is None else traffic.strip()
     if is_spec(text) and not Path(text).exists():
         workload = workload_from_spec(text, requests=requests, scale_rate=scale_rate, seed=seed)
@@ -145,6 +142,16 @@ def _at_least_one(request: RequestSpec, offset_ns: int) -> RequestSpec:
         session=request.session,
         block_ids=request.block_ids,
     )
+
+
+def check_scaling(
+    requests: int | None, scale_lengths: float | None, scale_outputs: float | None, scale_rate: float | None
+) -> None:
+    """Raise RequestError for a number that no workload can have; None is a number that was not given."""
+    _check("--requests", requests)
+    _check("--scale-lengths", scale_lengths)
+    _check("--scale-outputs", scale_outputs)
+    _check("--scale-rate", scale_rate)
 
 
 def _check(option: str, value: float | None) -> None:

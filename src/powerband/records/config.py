@@ -108,5 +108,7 @@ def parse_settings(pairs: list[str], knobs: tuple[Knob, ...]) -> dict[str, Value
             raise RequestError(f"cannot read --set {pair!r}", hint="write key=value, such as --set n_parallel=8")
         if name not in by_name:
             raise unknown_name("knob", name, by_name)
+        if name in values:
+            raise RequestError(f"--set names {name} twice", hint="give it once; --sweep tries several values")
         values[name] = by_name[name].parse(text)
     return values

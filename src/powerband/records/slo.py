@@ -36,10 +36,10 @@ def parse_slo(text: str) -> Slo:
             )
         if name not in _FIELDS:
             raise unknown_name("slo field", name, _FIELDS)
-        if name in ("ttft", "tpot", "e2e"):
-            values[f"{name}_s"] = units.parse_duration(value)
-        else:
-            values["attainment"] = _share(name, value)
+        field = f"{name}_s" if name in ("ttft", "tpot", "e2e") else "attainment"
+        if field in values:
+            raise RequestError(f"--slo {text!r} sets {field.removesuffix('_s')} twice", hint="name each part once")
+        values[field] = _share(name, value) if field == "attainment" else units.parse_duration(value)
     if not values.keys() & {"ttft_s", "tpot_s", "e2e_s"}:
         raise RequestError(f"--slo {text!r} sets no threshold", hint="set at least one of ttft=, tpot=, e2e=")
     return Slo(**values)

@@ -134,14 +134,15 @@ def apply_proofs(diagnosis: Diagnosis, proofs: Sequence[Proof]) -> Diagnosis:
 
 
 def _proved(finding: Finding, proofs: Sequence[Proof]) -> Finding:
-    """A finding takes its decisive proof: one that decided before one that did not."""
+    """A finding takes its decisive proof: of those that decided the one that changed most, else of all."""
     mine = [proof for proof in proofs if proof.cause == finding.cause]
     if not mine:
         return finding
     decided = [proof for proof in mine if proof.status != "suspected"] or mine
+    most = max(decided, key=lambda proof: proof.gain)
     if len({proof.status for proof in decided}) > 1:  # tests that disagree prove nothing
-        return msgspec.structs.replace(finding, status="suspected", proof=decided[0])
-    return msgspec.structs.replace(finding, status=decided[0].status, proof=decided[0])
+        return msgspec.structs.replace(finding, status="suspected", proof=most)
+    return msgspec.structs.replace(finding, status=most.status, proof=most)
 
 
 def _found_by_test(proof: Proof) -> Finding:

@@ -43,9 +43,15 @@ READERS: dict[str, Callable[[Keys], Shape]] = {
     "litgpt": read_litgpt,
 }
 
+_MPT = {"d_model", "n_heads", "n_layers", "expansion_ratio"}  # as its training configs write them
+
 
 def read_shape(keys: Keys) -> Shape:
     """The shape of the language model described by ``keys``, by its model_type."""
+    if "model_type" not in keys.fields and keys.fields.keys() >= _MPT:
+        shape = read_older(Keys(keys.source, {**keys.fields, "model_type": "mpt"}))
+        shape.assumed.append("no model_type in the config: MPT, by its field names")
+        return shape
     return READERS.get(keys.text("model_type"), read_decoder)(keys)
 
 
@@ -53,4 +59,6 @@ def knows(fields: Mapping[str, Any]) -> bool:
     """Whether a family describes the config; one that does not is read as a Llama-like decoder."""
     inner = fields.get("text_config")
     kinds = {fields.get("model_type"), inner.get("model_type") if isinstance(inner, Mapping) else None}
+    if "model_type" not in fields and fields.keys() >= _MPT:
+        return True
     return any(kind in READERS or kind in TRAITS for kind in kinds)

@@ -62,7 +62,7 @@ def read_older(keys: Keys) -> Shape:
         shape.heads, _kv_heads(keys, shape.heads), shape.head_dim, bias=traits.qkv_bias, out_bias=traits.out_bias
     )
     width = keys.optional("n_inner", "ffn_hidden_size", "ffn_dim", "intermediate_size", "ffn_embed_dim")
-    width = width or keys.optional("expansion_ratio", default=4) * shape.hidden
+    width = width or int(keys.number("expansion_ratio", default=4) * shape.hidden)
     block = Block(attention, Mlp(width, gated=traits.gated, bias=traits.mlp_bias), traits.norms, traits.norm_bias)
     add_blocks(shape, [block] * layer_count(keys))
     finish(shape, norm_bias=traits.norm_bias, head_bias=traits.head_bias)

@@ -158,3 +158,11 @@ def test_a_trace_alone_belongs_to_locate(model: str, capsys: pytest.CaptureFixtu
         main(["simulate", model, "--engine", "vllm", "--device", "h200", "--traffic", FEW, "--trace", "2=x.json"]) == 2
     )
     assert "powerband locate" in capsys.readouterr().err
+
+
+def test_the_columns_of_the_plan_are_explained(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    head = ["simulate", model, "--engine", "vllm", "--device", "h200", "--count", "2", "--plan"]
+    main([*head, "--traffic", FEW, "--requests", "4"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "at the mean number of sequences in it" in text
+    assert "best in: of 16 draws" in text

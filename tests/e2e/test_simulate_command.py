@@ -106,3 +106,16 @@ def test_bad_requests_are_two_lines(
     assert len(lines) == 2
     assert lines[1].startswith("hint: ")
     assert hint in lines[1]
+
+
+def test_a_long_wait_is_written_in_seconds_and_large_figures_without_an_exponent(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A queue of 4,000 requests on one seat waits for minutes; 60 at once are served at thousands of tokens/s."""
+    burst = ["--traffic", "in=3000,out=200,arrivals=burst", "--requests", "4000"]
+    main(["simulate", model, "--engine", "vllm", "--device", "h100", *burst])
+    text = capsys.readouterr().out
+    assert "e+0" not in text
+    (line,) = (line for line in text.splitlines() if "ttft_p99" in line)
+    assert " s [" in line
+    assert float(line.split()[1].replace(",", "")) > 10

@@ -128,11 +128,20 @@ def _read(path: Path) -> Timeline:
 
 
 def _screen(plan: ParallelPlan, config: EngineConfig) -> str:
+    from powerband.simulate.parallel import DRAWS
+
     width, color = terminal()
     source = "the datasheet, not calibrated" if plan.step_basis == "computed" else f"{plan.step_basis} steps"
     head = f"{plan.model} on {plan.cards} x {plan.device} with {config.engine}; simulated, step time from {source}"
     answer = "No split fits." if plan.chosen is None else f"Take {plan.chosen}."
     lines: list[Any] = [Text(answer, style="bold"), Text(plan.reason + "."), Text(head), _table(plan)]
+    if plan.chosen is not None:
+        lines.append(
+            Text(
+                "decode step: the time of a step, at the mean number of sequences in it; brackets: 90 % intervals; "
+                f"best in: of {DRAWS} draws of the step time's doubt, those in which the split is best"
+            )
+        )
     for one in plan.verdicts:
         predicted, measured = one.predicted_interval, one.measured_interval
         lines.append(

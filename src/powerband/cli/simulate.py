@@ -14,6 +14,7 @@ from powerband.records.units import parse_duration
 from powerband.records.workload import Workload
 
 MOST_SWEPT = 500
+_LONG_S = 10.0  # from here on a latency is written in seconds
 _SHOWN = ("output_tokens_per_s", "goodput_per_s", "attainment", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 
 
@@ -212,5 +213,12 @@ def _figure(name: str, one: Any) -> str:
 
     value, interval = figures_of(one.metrics)[name], one.intervals[name]
     if name.endswith("_per_s") or name == "attainment":
-        return f"{name:<20} {value:10.4g}    [{interval.low:.4g}, {interval.high:.4g}]"
-    return f"{name.removesuffix('_s'):<20} {value * 1e3:10.4g} ms [{interval.low * 1e3:.4g}, {interval.high * 1e3:.4g}]"
+        unit, factor = "  ", 1.0
+    else:
+        unit, factor = (" s", 1.0) if value >= _LONG_S else ("ms", 1e3)
+    shown, low, high = (_number(figure * factor) for figure in (value, interval.low, interval.high))
+    return f"{name.removesuffix('_s') if unit.strip() else name:<20} {shown:>10} {unit} [{low}, {high}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from powerband.cli import main
+from powerband.cli.stored import loop_session
 from powerband.stores.sqlite import Journal
 from tests.unit.test_stores import make_trial
 
@@ -84,3 +85,54 @@ def test_a_row_that_is_no_record_is_said_to_be_damaged(
     code, out, err = said(capsys, "journal", "--home", tmp_path)
     assert (code, out) == (3, "")
     assert err.splitlines()[-1].startswith("hint: ")
+
+
+def test_the_page_of_a_load_is_refused_with_the_command_that_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path)
+    load = journal.begin("load", "powerband load u")
+    journal.add_trial(load.session_id, "load-1", make_trial(1, "load-7"), None)
+    other = journal.begin("calibrate", "powerband calibrate m")
+    journal.close()
+    code, _, err = said(capsys, "report", load.session_id, "--home", tmp_path)
+    assert code == 2
+    assert "a load, which has no page" in err
+    assert "powerband load --show load-7" in err
+    assert "--resume" not in err
+    code, _, err = said(capsys, "report", other.session_id, "--home", tmp_path)
+    assert code == 2
+    assert f"powerband journal {other.session_id}" in err
+    for argv in (["report"], ["loop", "--resume"]):
+        code, _, err = said(capsys, *argv, "--home", tmp_path)
+        assert code == 2
+        assert "holds no loop" in err
+
+
+@pytest.mark.parametrize("command", ["loop", "tune"])
+def test_the_last_loop_is_meant_whatever_was_run_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    journal = Journal(tmp_path)
+    loop = journal.begin(command, LOOP)
+    journal.begin("load", "powerband load u")
+    journal.close()
+    code, _, err = said(capsys, "report", "--home", tmp_path)
+    assert code == 2
+    assert f"powerband {command} --resume {loop.session_id}" in err
+    assert loop_session(Journal(tmp_path), None) == loop
+
+
+@pytest.mark.parametrize(
+    ("command", "resumes"), [("loop", True), ("tune", True), ("load", False), ("calibrate", False), ("doctor", False)]
+)
+def test_only_what_can_go_on_is_said_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, resumes: bool
+) -> None:
+    def stopped(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("powerband.cli._dispatch", stopped)
+    code, _, err = said(capsys, command)
+    assert code == 130
+    assert ("--resume" in err) == resumes

@@ -30,6 +30,10 @@ COMMANDS = {
     "doctor": "what this machine has, what is missing, and how to get it",
 }
 
+_RESUMED = "; finished trials are in the journal, and --resume goes on from there"
+_JOURNALED = "; what had finished is in the journal: powerband journal"
+_KEPT = dict.fromkeys(("loop", "tune"), _RESUMED) | dict.fromkeys(("load", "calibrate", "verify"), _JOURNALED)
+
 
 class Parser(argparse.ArgumentParser):
     """Argument errors take the same two lines as every other error."""
@@ -44,12 +48,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
+    argv = sys.argv[1:] if argv is None else argv
     _open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" for a sign it lacks
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped politely is stopped as by Ctrl-C
     try:
-        return _flushed(sys.argv[1:] if argv is None else argv)
+        return _flushed(argv)
     except PowerbandError as error:
         _print_error(error)
         return error.exit_code
@@ -60,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(wrong)
         return wrong.exit_code
     except KeyboardInterrupt:
-        _say("stopped; finished trials are in the journal, and --resume goes on from there")
+        _say("stopped" + _KEPT.get(argv[0] if argv else "", ""))
         return 128 + signal.SIGINT
     except BrokenPipeError:
         _let_go_of_output()

@@ -10,6 +10,7 @@ from powerband.cli import options, sessions
 from powerband.cli.command_line import command_line
 from powerband.cli.journal import unread_report
 from powerband.cli.progress import Narrator
+from powerband.cli.stored import loop_session
 from powerband.ladder.case import prepare_ladder
 from powerband.ladder.climb import Ladder
 from powerband.records.errors import RequestError
@@ -33,7 +34,7 @@ def is_ladder(args: argparse.Namespace) -> bool:
         return False
     journal = Journal(args.home)
     try:
-        return _request(journal.session(args.resume or None)).ladder_from is not None
+        return _request(loop_session(journal, args.resume or None)).ladder_from is not None
     finally:
         journal.close()
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     case = None if request is None else prepare_ladder(request)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)
     if request is None or case is None:
-        session = journal.session(args.resume or None)
+        session = loop_session(journal, args.resume or None)
         case = prepare_ladder(_request(session))
     else:
         session = journal.begin("loop", msgspec.json.encode(request).decode())

@@ -6,11 +6,13 @@ from pathlib import Path
 from powerband.cli import ladder_session, options
 from powerband.cli.journal import report_of
 from powerband.cli.loop import evidence
+from powerband.cli.stored import RESUMABLE, loop_session
 from powerband.records.errors import RequestError
 from powerband.report.ladder import ladder_document
 from powerband.report.loop_document import loop_document
 from powerband.report.markdown import draw_markdown
 from powerband.report.page import render_document
+from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
 
 
@@ -29,7 +31,11 @@ def run(args: argparse.Namespace) -> int:
             f"no journal in {args.home}", hint="start one with: powerband loop MODEL ..., or give --home"
         )
     journal = Journal(args.home)
-    session = journal.session(args.session)
+    session = loop_session(journal, args.session)
+    if session.command not in RESUMABLE:
+        raise RequestError(
+            f"session {session.session_id} is a {session.command}, which has no page", hint=_instead(journal, session)
+        )
     report, ladder = report_of(journal, session), ladder_session.report_of(journal, session)
     if report is None and ladder is None:
         raise RequestError(
@@ -53,3 +59,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         options.print_text(str(out))
     return 0
+
+
+def _instead(journal: Journal, session: Session) -> str:
+    """The command that shows what a session without a page has found."""
+    if session.command != "load":
+        return f"see powerband journal {session.session_id}"
+    runs = [trial.run_id for trial in journal.trials(session.session_id) if trial.run_id]
+    return f"see powerband load --show {runs[-1] if runs else 'RUN'}"

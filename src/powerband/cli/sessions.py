@@ -13,7 +13,7 @@ from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
-from powerband.cli.stored import stored_runs
+from powerband.cli.stored import RESUMABLE, loop_session, stored_runs
 from powerband.evaluate import Trials
 from powerband.loop import Loop
 from powerband.plan import Plan, load_plan, write_plan
@@ -93,8 +93,8 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
     case = None if request is None else prepare(request)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)
     if request is None or case is None:
-        session = journal.session(args.resume or None)
-        if session.command not in ("loop", "tune"):
+        session = loop_session(journal, args.resume or None)
+        if session.command not in RESUMABLE:
             raise RequestError(f"session {session.session_id} is a {session.command}", hint="only loop and tune resume")
         case = prepare(msgspec.json.decode(session.request, type=CaseRequest))
     else:

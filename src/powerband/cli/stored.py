@@ -1,9 +1,13 @@
-"""Runs of the journal by name: a run, or all usable runs of a session."""
+"""What the journal holds by name: a loop, a run, or all usable runs of a session."""
 
 from collections.abc import Sequence
 
+from powerband.records.errors import RequestError
 from powerband.records.run import Run
+from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
+
+RESUMABLE = ("loop", "tune")  # those that have a page, too
 
 
 def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
@@ -17,3 +21,13 @@ def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
         else:
             found.append(journal.run(name))
     return found
+
+
+def loop_session(journal: Journal, name: str | None) -> Session:
+    """The session of that name, or the last loop or tune, whatever else came after it; RequestError without one."""
+    if name is not None:
+        return journal.session(name)
+    loops = [session for session in journal.sessions() if session.command in RESUMABLE]
+    if not loops:
+        raise RequestError(f"the journal in {journal.home} holds no loop", hint="start one: powerband loop MODEL ...")
+    return loops[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from powerband.cli import main
+from powerband.cli.session_lock import locked
 from powerband.cli.stored import loop_session
 from powerband.stores.sqlite import Journal
 from tests.unit.test_stores import make_trial
@@ -136,3 +137,34 @@ def test_only_what_can_go_on_is_said_to_go_on(
     code, _, err = said(capsys, command)
     assert code == 130
     assert ("--resume" in err) == resumes
+
+
+def statuses(capsys: pytest.CaptureFixture[str], home: Path) -> list[str]:
+    return [row["status"] for row in json.loads(said(capsys, "journal", "--json", "--home", home)[1])]
+
+
+@pytest.mark.parametrize("command", ["load", "loop", "calibrate"])
+def test_a_session_that_nobody_runs_is_not_said_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    journal = Journal(tmp_path)
+    session = journal.begin(command, LOOP)
+    assert statuses(capsys, tmp_path) == ["killed"]
+    with locked(journal, session):
+        assert statuses(capsys, tmp_path) == ["running"]
+    assert statuses(capsys, tmp_path) == ["killed"]
+    assert "killed" in said(capsys, "journal", "--home", tmp_path)[1]
+    journal.end(session.session_id, "stopped")
+    assert statuses(capsys, tmp_path) == ["stopped"]
+    journal.close()
+
+
+def test_a_load_spends_no_engine_time_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(tmp_path)
+    load = journal.begin("load", "powerband load u")
+    journal.add_trial(load.session_id, "load-1", make_trial(1, None), None)
+    journal.end(load.session_id, "done")
+    journal.close()
+    out = said(capsys, "journal", "--home", tmp_path)[1]
+    (row,) = (line for line in out.splitlines() if load.session_id in line)
+    assert row.split() == [load.session_id, "done", "1", "–", "–"]

@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 1 where the held-out load was missed by more than its interval says."""
     from powerband.calibration import CHECK, calibrate
     from powerband.cli.progress import Narrator
+    from powerband.cli.sessions import held
     from powerband.engines.base import get_engine
     from powerband.probes.checkpoint import read_model
     from powerband.probes.device import read_device
@@ -48,19 +49,19 @@ def run(args: argparse.Namespace) -> int:
     session = journal.begin("calibrate", command)
     narrator = Narrator(quiet=args.quiet)
     narrator.say(f"session {session.session_id} in {args.home}")
-    runs, notes = calibrate(
-        engine,
-        config,
-        limits,
-        longest_tokens=min(args.context, limits.slot_tokens or args.context),
-        store=journal,
-        session_id=session.session_id,
-        command=command,
-        budget_s=parse_duration(args.budget),
-        seed=args.seed,
-        say=narrator.say,
-    )
-    journal.end(session.session_id, "done")
+    with held(journal, session):
+        runs, notes = calibrate(
+            engine,
+            config,
+            limits,
+            longest_tokens=min(args.context, limits.slot_tokens or args.context),
+            store=journal,
+            session_id=session.session_id,
+            command=command,
+            budget_s=parse_duration(args.budget),
+            seed=args.seed,
+            say=narrator.say,
+        )
     seen = [found for name, found in runs.items() if name != CHECK]
     if not seen:
         raise MachineError("no load gave a usable run: " + "; ".join(notes), hint="end other work and try again")

@@ -5,6 +5,7 @@ import argparse
 import msgspec
 
 from powerband.cli import options
+from powerband.cli.session_lock import status_of
 from powerband.records.errors import MachineError, RequestError
 from powerband.records.rounds import LoopReport
 from powerband.stores.base import Session
@@ -59,9 +60,9 @@ def _row(journal: Journal, session: Session) -> dict[str, object]:
     answer = "" if report is None or report.verdict is None else f"{report.verdict.verdict}: {report.verdict.reason}"
     return {
         "session": session.session_id,
-        "status": session.status,
+        "status": status_of(journal, session),
         "trials": len(trials),
-        "engine_s": round(seconds),
+        "engine_s": None if session.command == "load" else round(seconds),  # its server was started by somebody else
         "answer": answer or session.note or (report.stopped_because if report else ""),
     }
 
@@ -72,7 +73,7 @@ def _document(journal: Journal, session: Session) -> dict[str, object]:
         "session_id": session.session_id,
         "command": session.command,
         "started_at": session.started_at,
-        "status": session.status,
+        "status": status_of(journal, session),
         "note": session.note,
         "request": _request(session),
         "trials": journal.trials(session.session_id),

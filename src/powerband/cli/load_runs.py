@@ -13,6 +13,7 @@ import msgspec
 
 from powerband import __version__
 from powerband.cli.command_line import command_line
+from powerband.cli.session_lock import locked
 from powerband.load.peer_logs import read_peer_log
 from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
@@ -43,14 +44,17 @@ class Recorder:
         self._command = command_line()
         self._session = self._journal.begin("load", self._command)
         self._n = 0
+        self._lock = locked(self._journal, self._session)
 
     def __enter__(self) -> "Recorder":
+        self._lock.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         failed = isinstance(error, PowerbandError)
         status: Literal["done", "failed", "stopped"] = "done" if error is None else "failed" if failed else "stopped"
         self._journal.end(self._session.session_id, status, str(error or ""))
+        self._lock.__exit__(None, None, None)
 
     def measure(
         self,

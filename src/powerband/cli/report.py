@@ -6,6 +6,7 @@ from pathlib import Path
 from powerband.cli import ladder_session, options
 from powerband.cli.journal import report_of
 from powerband.cli.loop import evidence
+from powerband.cli.session_lock import status_of
 from powerband.cli.stored import RESUMABLE, loop_session
 from powerband.records.errors import RequestError
 from powerband.report.ladder import ladder_document
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     report, ladder = report_of(journal, session), ladder_session.report_of(journal, session)
     if report is None and ladder is None:
         raise RequestError(
-            f"session {session.session_id} has not come to its end ({session.status})",
+            f"session {session.session_id} has not come to its end ({status_of(journal, session)})",
             hint=f"go on with it: powerband {session.command} --resume {session.session_id}",
         )
     out: Path = args.out or journal.home / "reports" / f"{session.session_id}.html"

@@ -1,8 +1,6 @@
 """What loop and tune share: their options, a session in the journal, resuming, and its end however it comes."""
 
 import argparse
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
+from powerband.cli.session_lock import locked
 from powerband.cli.stored import RESUMABLE, loop_session, stored_runs
 from powerband.evaluate import Trials
 from powerband.loop import Loop
@@ -159,16 +158,7 @@ def plan_words(journal: Journal, report: LoopReport) -> str:
 @contextmanager
 def held(journal: Journal, session: Session) -> Iterator[None]:
     """Hold the session against a second process, and write down how it ended."""
-    folder = journal.home / "sessions"
-    folder.mkdir(exist_ok=True)
-    with (folder / f"{session.session_id}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"session {session.session_id} is being run by another process"
-            raise RequestError(message, hint="wait for it, or start a new session") from None
-        lock.write(str(os.getpid()))
-        lock.flush()
+    with locked(journal, session):
         try:
             yield
         except KeyboardInterrupt:

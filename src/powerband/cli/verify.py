@@ -10,6 +10,7 @@ from powerband.case import Case, CaseRequest, prepare
 from powerband.cli import options, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
+from powerband.cli.sessions import held
 from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
 from powerband.gate import to_result
@@ -132,8 +133,9 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         watcher=narrator,
     )
     loop = Loop(case, trials)
-    loop.gate = verify_quality.gate_of(args, narrator)
-    verdict = loop.compare(before, after, minimum_effect=args.minimum_effect)
+    with held(journal, session):
+        loop.gate = verify_quality.gate_of(args, narrator)
+        verdict = loop.compare(before, after, minimum_effect=args.minimum_effect)
     if loop.gate is not None:
         verify_quality.write_pages(args.home, loop.gate, narrator)
     journal.put_document(session.session_id, "verdict", msgspec.json.encode(verdict))

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from powerband.records.config import EngineConfig, Value
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 from powerband.records.value import Record
 
 _HINT = 'a plan holds engine = "...", model = "..." and a [knobs] table'
@@ -40,8 +40,8 @@ def load_plan(path: Path) -> Plan:
     """Read a plan; raises RequestError with the line or field that is wrong."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Plan)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise RequestError(f"cannot read plan {path}: {error}", hint=_HINT) from error
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise RequestError(f"cannot read plan {path}: {in_words(error)}", hint=_HINT) from error
 
 
 def read_plan(path: Path) -> EngineConfig:

@@ -16,7 +16,7 @@ from powerband.locate.contention import assess_contention
 from powerband.locate.diagnose import diagnose
 from powerband.probes.http import base_url
 from powerband.records.config import EngineConfig
-from powerband.records.errors import RequestError, unknown_name
+from powerband.records.errors import RequestError, in_words, unknown_name
 from powerband.records.finding import Diagnosis
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
@@ -26,6 +26,7 @@ from powerband.records.slo import parse_slo
 from powerband.records.units import format_duration, parse_duration
 from powerband.records.value import Missing, known
 from powerband.records.workload import Workload
+from powerband.stores.run_dir import is_run, read_run
 
 _DEFAULT_PROBE = "in=256,out=32,concurrency=1"  # one request at a time: a server in use hardly feels it
 _ADDRESS = re.compile(r"(https?://\S+|[\w.-]+:\d{1,5}(/\S*)?)", re.IGNORECASE)
@@ -90,9 +91,7 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
         if args.engine_traces:
             return _trace(args, _recorded(args), model, device)
         seen = _watch(args)
-    elif (path / "run.json").is_file():
-        from powerband.stores.run_dir import read_run
-
+    elif is_run(path):
         seen = read_run(path)
     elif path.is_file():
         return _stated(path) if path.suffix == ".toml" else _trace(args, path, model, device)
@@ -112,9 +111,11 @@ def _stated(path: Path) -> Diagnosis:
 
     try:
         return diagnose_facts(msgspec.toml.decode(path.read_bytes(), type=Facts))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         fields = ", ".join(Facts.__struct_fields__)
-        raise RequestError(f"cannot read stated facts in {path.name}: {error}", hint=f"fields: {fields}") from None
+        raise RequestError(
+            f"cannot read stated facts in {path.name}: {in_words(error)}", hint=f"fields: {fields}"
+        ) from None
 
 
 def _recorded(args: argparse.Namespace) -> Path:
@@ -157,14 +158,12 @@ def _trace(args: argparse.Namespace, path: Path, model: ModelSpec | None, device
 
 
 def _stored(home: Path, run_id: str) -> Run:
+    if is_run(home / "runs" / run_id):
+        return read_run(home / "runs" / run_id)
     known_ids = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
     if not known_ids:
         raise RequestError(f"{run_id!r} is no file, and there are no runs in {home}", hint=_HINT)
-    if run_id not in known_ids:
-        raise unknown_name("run", run_id, known_ids)
-    from powerband.stores.sqlite import Journal
-
-    return Journal(home).run(run_id)
+    raise unknown_name("run", run_id, known_ids)
 
 
 def _model(name: str | None) -> ModelSpec | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from powerband.load.conversations import CONVERSATIONS, read_array, read_lines
 from powerband.load.trace_rows import FORMATS, Rows, Where, parse_object, whole_number
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 from powerband.records.units import NS_PER_S
 from powerband.records.workload import RequestSpec
 
@@ -32,6 +32,10 @@ def open_trace(path: Path) -> tuple[str, Rows]:
 
     Offsets are in ns from the first row that is kept; rows may be out of order by their clock.
     """
+    if path == Path():
+        raise RequestError("the traffic is empty", hint="give a trace file or a spec: in=512,out=128,concurrency=8")
+    if path.is_dir():
+        raise RequestError(f"the traffic {str(path)!r} is a folder", hint="name a trace file in it")
     if not path.is_file():
         raise RequestError(
             f"no traffic file {str(path)!r}", hint="give a trace file or a spec: in=512,out=128,concurrency=8"
@@ -60,7 +64,7 @@ def _guarded(rows: Rows, file: TextIO, where: Where) -> Rows:
         except UnicodeDecodeError as error:
             raise where.refuse(f"not UTF-8 text ({error.reason})") from None
         except (OSError, EOFError) as error:  # a broken gzip stream
-            raise where.refuse(f"cannot be read: {error}", "is the file complete?") from None
+            raise where.refuse(f"cannot be read: {in_words(error)}", "is the file complete?") from None
         except csv.Error as error:
             raise where.refuse(f"not CSV: {error}") from None
 
@@ -76,7 +80,7 @@ def _first_line(file: TextIO, where: Where) -> str:
     except UnicodeDecodeError as error:
         raise where.refuse(f"not UTF-8 text ({error.reason})") from None
     except (OSError, EOFError) as error:
-        raise where.refuse(f"cannot be read: {error}", "is the file complete?") from None
+        raise where.refuse(f"cannot be read: {in_words(error)}", "is the file complete?") from None
     raise RequestError(f"{where.path} is empty", hint=FORMATS)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 from powerband.records.workload import RequestSpec
 
 FORMATS = (
@@ -31,7 +31,7 @@ def parse_object(line: str, where: Where) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise where.refuse(f"is not JSON: {error}") from None
+        raise where.refuse(f"is not JSON: {in_words(error)}") from None
     if not isinstance(value, dict):
         raise where.refuse("is not a JSON object")
     return value

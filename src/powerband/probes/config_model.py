@@ -13,7 +13,7 @@ from powerband.probes.keys import Keys
 from powerband.probes.quantisation import Scheme, read_scheme
 from powerband.probes.spec import group_layers, merge_parts
 from powerband.probes.tensors import Shape, Tensor
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 from powerband.records.model import ModelSpec, WeightPart
 from powerband.records.value import Basis
 from powerband.records.weight_format import BF16, F16, F32, WeightFormat
@@ -37,7 +37,9 @@ def decode_config(data: bytes, source: str) -> dict[str, Any]:
         # The standard reader, since checkpoints hold Infinity, for which JSON has no word.
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{source} is not JSON: {error}", hint="a model's config.json is expected") from None
+        raise RequestError(
+            f"{source} is not JSON: {in_words(error)}", hint="a model's config.json is expected"
+        ) from None
     if not isinstance(fields, dict):
         raise RequestError(f"{source} holds a {type(fields).__name__}, not an object", hint="a config.json is expected")
     return fields

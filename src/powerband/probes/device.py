@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from powerband.records.errors import MachineError, RequestError, unknown_name
+from powerband.records.errors import MachineError, RequestError, in_words, unknown_name
 from powerband.records.hardware import DeviceSpec
 from powerband.records.units import GIB
 
@@ -81,9 +81,9 @@ def _read_file(path: Path) -> DeviceSpec:
         raise RequestError(
             f"no device file {str(path)!r}", hint="name a catalogue device, auto, cpu or a TOML file"
         ) from None
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         fields = ", ".join(DeviceSpec.__struct_fields__)
-        raise RequestError(f"cannot read device file {path}: {error}", hint=f"fields: {fields}") from None
+        raise RequestError(f"cannot read device file {path}: {in_words(error)}", hint=f"fields: {fields}") from None
 
 
 def _read_driver() -> DeviceSpec | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 
 # The library itself refuses headers above 100 MB.
 HEADER_LIMIT_BYTES = 100_000_000
@@ -47,7 +47,9 @@ def parse_header(data: bytes, source: str) -> list[StoredTensor]:
     try:
         entries = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"the header of {source} is not JSON: {error}", hint="is the download complete?") from None
+        raise RequestError(
+            f"the header of {source} is not JSON: {in_words(error)}", hint="is the download complete?"
+        ) from None
     if not isinstance(entries, dict):
         raise RequestError(f"the header of {source} is not an object", hint="is it a safetensors file?")
     return [_tensor(name, entry, source) for name, entry in entries.items() if name != "__metadata__"]

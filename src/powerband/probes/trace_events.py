@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 
 # Larger blocks leave the processor's cache: at 4 MiB reading took a third longer.
 _BLOCK_BYTES = 2 << 20
@@ -68,8 +68,10 @@ def read_events(path: Path) -> Iterator[list[Event]]:
                     yield from _blocks(file, path.name)  # type: ignore[arg-type]
             else:
                 yield from _blocks(raw, path.name)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise RequestError(f"{path.name} is cut off or damaged: {error}", hint="copy or record it again") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise RequestError(
+            f"{path.name} is cut off or damaged: its compressed data ends or breaks", hint="copy or record it again"
+        ) from None
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror or error}", hint=_HINT) from None
 
@@ -98,7 +100,7 @@ def _skip_header(file: BinaryIO, name: str) -> bytes:
         if stripped.startswith(b"["):
             return stripped[1:]
         if stripped and not stripped.startswith(b"{"):
-            raise RequestError(f"{name} is not JSON: it starts with {stripped[:12]!r}", hint=_HINT)
+            raise RequestError(f"{name} is not JSON: it starts with {_shown(stripped[:12])}", hint=_HINT)
         place = head.find(_KEY)
         if place >= 0:
             rest = head[place + len(_KEY) :].lstrip(_SPACE)
@@ -109,7 +111,14 @@ def _skip_header(file: BinaryIO, name: str) -> bytes:
         if not block:
             break
     what = "is empty" if not head.strip() else "holds no traceEvents"
-    raise RequestError(f"{name} {what}", hint=_HINT)
+    of_nsys = name.endswith((".sqlite", ".db"))
+    raise RequestError(f"{name} {what}", hint="export it again: nsys export --type sqlite FILE" if of_nsys else _HINT)
+
+
+def _shown(start: bytes) -> str:
+    """Text as text, else its bytes in hexadecimal."""
+    text = start.decode("ascii", errors="replace")
+    return f'"{text}"' if text.isprintable() and "\ufffd" not in text else f"the bytes {start.hex(' ')}"
 
 
 def _take(buffer: bytes) -> tuple[list[Event], bytes]:
@@ -165,7 +174,7 @@ def _last(buffer: bytes, name: str, seen: int) -> list[Event]:
     try:
         rows, _ = json.JSONDecoder(strict=False).raw_decode("[" + text)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else in_words(error)
         raise RequestError(
             f"{name} is cut off or damaged after {seen} whole events: {reason}", hint="copy or record it again"
         ) from None

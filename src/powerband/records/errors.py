@@ -41,6 +41,17 @@ class EngineError(MachineError):
         self.log_tail = log_tail
 
 
+def in_words(error: Exception) -> str:
+    """What a failed read says to a person: no error number, no codec, no word of the interpreter's."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError) or isinstance(error.__context__, UnicodeDecodeError):  # msgspec wraps it
+        return "it is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
 def unknown_name(kind: str, value: str, accepted: Iterable[str]) -> RequestError:
     """The error for a name that is not in a closed list; the hint lists near names first, else all of them."""
     names = sorted(accepted)

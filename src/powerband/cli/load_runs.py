@@ -29,10 +29,9 @@ from powerband.records.slo import Slo
 from powerband.records.units import format_duration, ns_to_s, s_to_ns
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
-from powerband.stores.run_dir import read_run
+from powerband.stores.run_dir import BEGUN, read_run
 from powerband.stores.sqlite import Journal
 
-_BEGUN = "begun.json"  # a run under way, or one that was killed
 _LOG = "traces.jsonl.gz"
 
 
@@ -70,7 +69,7 @@ class Recorder:
         run_id = f"load-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         folder = self._journal.run_folder(run_id)
         begun = self._begun(run_id, workload)
-        (folder / _BEGUN).write_bytes(msgspec.json.encode(begun))
+        (folder / BEGUN).write_bytes(msgspec.json.encode(begun))
         loaded = run_load(
             self._target,
             workload,
@@ -95,7 +94,7 @@ class Recorder:
             cause=loaded.client.reason if limited else None,
         )
         self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run, written=["traces"])
-        (folder / _BEGUN).unlink()
+        (folder / BEGUN).unlink()
         return LoadRun(run, _reader([folder / _LOG]), loaded.columns), loaded
 
     def _begun(self, run_id: str, workload: Workload) -> Run:
@@ -161,7 +160,7 @@ def stored_run(home: Path, text: str) -> LoadRun:
         if (folder / "run.json").is_file():
             read = _reader([folder / _LOG], whole=True)
             return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
-        if (folder / _BEGUN).is_file():
+        if (folder / BEGUN).is_file():
             return _killed_run(folder)
     if not (home / "journal.sqlite").is_file():
         raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
@@ -194,7 +193,7 @@ def _peer_run(path: Path) -> LoadRun:
 def _killed_run(folder: Path) -> LoadRun:
     """What a killed run had written: answers that had ended, up to a second before its end."""
     try:
-        begun = msgspec.json.decode((folder / _BEGUN).read_bytes(), type=Run)
+        begun = msgspec.json.decode((folder / BEGUN).read_bytes(), type=Run)
     except (OSError, msgspec.DecodeError) as error:
         raise RequestError(f"the run in {folder} is damaged: {error}", hint="its evidence cannot be used") from None
     whole = folder / _LOG

@@ -22,7 +22,7 @@ from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
 from powerband.records.verdict import Verdict
-from powerband.stores.run_dir import read_run
+from powerband.stores.run_dir import is_run, read_run
 from powerband.stores.sqlite import Journal
 from powerband.verify.compare import compare
 from powerband.verify.quality import need_quality
@@ -88,7 +88,7 @@ def _stored(args: argparse.Namespace) -> Verdict:
 
 
 def _runs(home: Path, text: str) -> list[Run]:
-    if (Path(text) / "run.json").is_file():
+    if is_run(Path(text)):
         return [read_run(Path(text))]
     if not (home / "journal.sqlite").is_file():
         raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")

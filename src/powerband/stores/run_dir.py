@@ -21,6 +21,7 @@ from powerband.records.workload import RequestSpec
 
 _Row = TypeVar("_Row")
 _LISTS: dict[str, Any] = {"traces": RequestTrace, "engine_samples": EngineSample, "host_samples": HostSample}
+BEGUN = "begun.json"  # of a load under way, or one that was killed
 # Written only where a device was watched: runs of before cards were read have no such file.
 _DEVICES = "device_samples.jsonl.gz"
 
@@ -57,6 +58,11 @@ def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
     """
     head = folder / "run.json"
     if not head.is_file():
+        if (folder / BEGUN).is_file():
+            raise RequestError(
+                f"the run {folder.name} was not finished: it was killed, or it goes on now",
+                hint=f"see what there is of it: powerband load --show {folder}",
+            )
         raise RequestError(
             f"no run in {folder}", hint="a run's folder holds run.json; list runs with: powerband journal"
         )
@@ -73,6 +79,11 @@ def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
         lists["traces"] = tuple(sorted(lists["traces"], key=lambda trace: trace.index))
     workload = msgspec.structs.replace(short.workload, requests=requests)
     return msgspec.structs.replace(short, workload=workload, **lists)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was finished or at least begun there."""
+    return (folder / "run.json").is_file() or (folder / BEGUN).is_file()
 
 
 def remove_run(folder: Path) -> None:

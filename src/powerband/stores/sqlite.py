@@ -108,7 +108,7 @@ class Journal:
 
     def run(self, run_id: str) -> Run:
         folder = self.home / "runs" / run_id
-        if not (folder / "run.json").is_file():
+        if not run_dir.is_run(folder):
             known = [path.parent.name for path in (self.home / "runs").glob("*/run.json")]
             if not known:
                 raise RequestError(

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from powerband.cli import main
 from powerband.cli.load_runs import stored_run
 from powerband.load.trace_log import TraceLog
 from powerband.records.config import EngineConfig
@@ -14,6 +15,7 @@ from powerband.records.run import Run
 from powerband.records.value import Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import read_run, write_run
+from powerband.stores.sqlite import Journal
 
 RUN = Run(
     run_id="r1",
@@ -92,3 +94,22 @@ def test_a_run_that_was_killed_stays_readable(tmp_path: Path) -> None:
     (folder / "begun.json").write_bytes(msgspec.json.encode(RUN))
     damage(folder / "traces.jsonl.gz", "halved")
     assert 0 < len(stored_run(tmp_path, "r1").columns) < 300
+
+
+@pytest.mark.parametrize("by_folder", [True, False])
+@pytest.mark.parametrize("others", [True, False])
+def test_other_commands_say_that_a_killed_run_was_not_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_folder: bool, others: bool
+) -> None:
+    Journal(tmp_path).close()
+    folder = stored(tmp_path)
+    (folder / "run.json").rename(folder / "begun.json")
+    if others:
+        write_run(tmp_path / "runs" / "r2", RUN)
+    name = str(folder) if by_folder else "r1"
+    for argv in (["locate", name], ["verify", name, name]):
+        assert main([*argv, "--home", str(tmp_path)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "the run r1 was not finished" in err
+        assert "powerband load --show" in err

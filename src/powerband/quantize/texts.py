@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, in_words
 from powerband.records.value import Record
 
 _MOST_BYTES = 1 << 30
@@ -78,8 +78,8 @@ def _passages(text: str) -> Iterator[str]:
 def _array(text: str, path: Path) -> Iterator[Sample]:
     try:
         values = json.loads(text)
-    except ValueError as error:
-        raise RequestError(f"{path} is no JSON: {error}", hint=f"accepted: {WANTED}") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{path} is no JSON: {in_words(error)}", hint=f"accepted: {WANTED}") from None
     for value in values:
         yield from _one(value)
 
@@ -90,8 +90,10 @@ def _lines(text: str, path: Path) -> Iterator[Sample]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
-            raise RequestError(f"{path} line {number} is no JSON: {error}", hint=f"accepted: {WANTED}") from None
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"{path} line {number} is no JSON: {in_words(error)}", hint=f"accepted: {WANTED}"
+            ) from None
         yield from _one(value)
 
 

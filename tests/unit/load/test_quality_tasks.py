@@ -87,3 +87,12 @@ def test_no_judge_leaves_answers_as_they_are() -> None:
     task: QualityTask = load_task("chat", most=1)
     answers = (QualityAnswer(text="1", ended=True),)
     assert judge_answers(task, answers) is answers
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b'{"text":' + b"[" * 200_000, "nested too deeply"), (b"\x9f\x92\x00", "not UTF-8 text")]
+)
+def test_an_unreadable_task_is_told_in_plain_words(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "task.jsonl").write_bytes(data)
+    with pytest.raises(RequestError, match=said):
+        load_task(str(tmp_path / "task.jsonl"))

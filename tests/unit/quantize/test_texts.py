@@ -134,3 +134,9 @@ def test_few_and_cut_samples_are_said(tmp_path: Path) -> None:
     assert any("below 32" in warning for warning in described.warnings)
     assert any("longer than 16" in warning for warning in described.warnings)
     assert described.distance is None
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"text":' + "[" * 200_000])
+def test_json_nested_too_deeply_is_refused_in_plain_words(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RequestError, match="nested too deeply"):
+        read_samples(write(tmp_path / "deep.json", text))

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from powerband.records.errors import RequestError, unknown_name
+from powerband.records.errors import RequestError, in_words, unknown_name
 from powerband.records.quality import Preset, QualityPrompt, QualityTask, Syntax
 
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -87,7 +87,7 @@ def _from_file(path: Path, preset: Preset) -> QualityTask:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"cannot read the task {path}: {error}", hint=_HINT) from None
+        raise RequestError(f"cannot read the task {path}: {in_words(error)}", hint=_HINT) from None
     prompts, passages = _rows(text, str(path))
     if not prompts and not passages:
         raise RequestError(f"the task {path} is empty", hint=_HINT)
@@ -109,8 +109,8 @@ def _rows(text: str, where: str) -> tuple[list[QualityPrompt], list[str]]:
             continue
         try:
             row: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise RequestError(f"{where}, line {number} is no JSON object: {error}", hint=_HINT) from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"{where}, line {number} is no JSON object: {in_words(error)}", hint=_HINT) from None
         prompt, answer, passage = row.get("prompt"), row.get("answer"), row.get("text")
         if isinstance(passage, str) and passage.strip() and prompt is None:
             passages.append(passage)

@@ -298,4 +298,6 @@ def _unusable(what: str, trial: Trial) -> MachineError:
         return MachineError(f"{what} cannot be trusted: {trial.cause}", hint="end the other work, then --resume")
     if trial.status == "client_limited":
         return MachineError(f"{what} was limited by the load generator: {trial.cause}", hint="lower --scale-rate")
-    return EngineError(f"{what} failed: {trial.cause}", hint="the engine's log is in the run's folder")
+    attached = trial.config.knobs.get("url")  # started by somebody else: no log of it is here
+    hint = f"is the server at {attached} up?" if attached else "the engine's log is in the run's folder"
+    return EngineError(f"{what} failed: {trial.cause}", hint=hint)

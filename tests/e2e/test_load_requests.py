@@ -9,7 +9,7 @@ from powerband.cli.load_runs import LoadRun
 from powerband.records.columns import Columns
 from powerband.records.value import Missing
 from powerband.report.text import render_metrics
-from tests.support.scripted_server import END, HEAD, Script, ScriptedServer, Seen, chunk, token
+from tests.support.scripted_server import END, HEAD, HOLD, Script, ScriptedServer, Seen, chunk, reply, token
 from tests.unit.load.test_damaged_run import RUN
 
 DONE = b"data: [DONE]\n\n"
@@ -142,3 +142,31 @@ def test_a_key_in_the_query_is_neither_shown_nor_kept(tmp_path: Path, capsys: py
     assert code == 2
     assert "sesame" not in err
     assert not (tmp_path / "journal.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(401, "--api-key"), (403, "--api-key"), (503, "loading"), (429, "wait"), (404, "--endpoint")]
+)
+def test_the_hint_fits_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, hint: str) -> None:
+    with ScriptedServer(lambda n, seen: [(0.0, reply(status, b"{}"))]).running() as server:
+        code, _, err = said(capsys, *load(server.url, tmp_path, *CLOSED))
+    assert code == 3
+    assert f"http_{status}" in err.splitlines()[-2]
+    assert hint in err.splitlines()[-1]
+
+
+def test_the_hint_of_a_timeout_is_more_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(lambda n, seen: [(0.0, HOLD)]).running() as server:
+        code, _, err = said(capsys, *load(server.url, tmp_path, *CLOSED, "--timeout", "0.1"))
+    assert code == 3
+    assert "--timeout" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["loop", "tune"])
+def test_a_server_that_is_down_has_no_log_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, _, err = said(capsys, command, "http://127.0.0.1:9", *OPEN, "--requests", "4", "--home", tmp_path)
+    assert code == 3
+    assert "log" not in err.splitlines()[-1]
+    assert "127.0.0.1:9" in err.splitlines()[-1]

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         return 128 + signal.SIGINT
     if not loaded.columns.completed:
         first = loaded.columns.first_error or "no request ended in time"
-        raise EngineError(f"no request to {target.url} was answered: {first}", hint="is it the right URL and endpoint?")
+        raise EngineError(f"no request to {target.url} was answered: {first}", hint=text.failure_hint(first))
     return code
 
 

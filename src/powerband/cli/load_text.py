@@ -50,6 +50,20 @@ def result(load: LoadRun, metrics: Metrics, slo: Slo | None, *, width: int, colo
     return "\n".join([*lines, *(f"note: {note}" for note in notes(load))]) + "\n"
 
 
+def failure_hint(error: str) -> str:
+    """What to try where no request was answered, by the category of the first error."""
+    kind = error.partition(":")[0]
+    if kind in ("http_401", "http_403"):
+        return "the server wants a key: give it with --api-key, or another one"
+    if kind in ("http_429", "http_503"):
+        return "the server is loading its model or has too much to do: wait, or send less (--scale-rate, concurrency=)"
+    if kind == "timeout" or error.startswith("no request ended"):
+        return "the server was too slow for the time given: a longer --timeout or --max-seconds, or less traffic"
+    if kind == "connect":
+        return "is the server up, and does it listen there?"
+    return "is it the right URL, --endpoint and --model?"
+
+
 def show_progress(now: Progress) -> None:
     """One line a second on stderr; rewritten in place on a terminal."""
     parts = [

@@ -161,7 +161,7 @@ HEAD = """# How often locate is right
 A cause is planted in the fake engine (a real HTTP server with known step times), traffic goes through a real socket,
 and `locate` sees what it would see of any engine: request timings, /metrics every 0.5 s, the host. Made by
 `python bench/locate_confusion.py`, which says what is planted and how. The same on a real engine:
-[llama.cpp on a CPU](locate-accuracy-llamacpp.md).
+[vLLM on an H200](locate-accuracy-vllm.md).
 
 """
 

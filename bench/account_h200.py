@@ -16,7 +16,8 @@ from powerband.records.model import ModelSpec
 from powerband.records.units import GIB
 
 sys.path.insert(0, str(Path(__file__).parent / "gpu"))
-from account_vllm import MODELS, RUNS
+from account_vllm import RUNS
+from shapes import MODELS
 
 LINES = ("weights_bytes", "activation_bytes", "non_torch_bytes", "cuda_graphs_bytes")
 HEAD = (

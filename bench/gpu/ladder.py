@@ -9,26 +9,16 @@ of weights (quality does, so a quantised rung stays "to be gated"). A call ends 
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-# Shapes of published models, by their own config.json, and the first one a thousandth of them, to rehearse on a CPU.
+from shapes import LLAMA, MODELS, write_model
+
 SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
+    "tiny": {  # to rehearse on a CPU
         **LLAMA,
         "hidden_size": 256,
         "intermediate_size": 704,
@@ -38,51 +28,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 2048,
         "max_position_embeddings": 4096,
     },
-    "llama-13b": {  # Llama-2-13B
-        **LLAMA,
-        "hidden_size": 5120,
-        "intermediate_size": 13824,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 40,
-        "vocab_size": 32000,
-        "max_position_embeddings": 4096,
-    },
-    "gqa-7b": {  # Mistral-7B
-        **LLAMA,
-        "architectures": ["MistralForCausalLM"],
-        "model_type": "mistral",
-        "sliding_window": None,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 32000,
-        "max_position_embeddings": 32768,
-    },
-    "moe-30b-a3b": {  # Qwen3-30B-A3B
-        **LLAMA,
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "num_hidden_layers": 48,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "attention_bias": False,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1000000.0,
-    },
+    "llama-13b": MODELS["llama-13b"],
+    "gqa-7b": MODELS["gqa-7b"],
+    "moe-30b-a3b": MODELS["moe-30b"],
 }
 # Mixed lengths: chat-like prompts with a long tail, answers of some tens of tokens.
 TRAFFIC = "in=lognormal(5.3,0.9,16..2000),out=lognormal(4.1,0.6,8..256),concurrency=64"
@@ -113,31 +61,6 @@ def main() -> int:
         command += [word for pair in settings for word in ("--set", pair)]
     command += ["--home", str(given.home), "--budget", given.budget]
     return subprocess.run(command, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"}).returncode
-
-
-def write_model(folder: Path, config: dict[str, Any]) -> Path:
-    """config.json, and a byte-level tokenizer whose vocabulary is filled up to vocab_size."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    size = config["vocab_size"]
-    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)}
-    vocab |= {f"<filler_{number}>": number for number in range(256, size - 2)}
-    vocab |= {"<s>": size - 2, "</s>": size - 1}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    special = [{"id": vocab[word], "content": word, **plain} for word in ("<s>", "</s>")]
-    tokenizer: dict[str, Any] = {
-        "version": "1.0",
-        "added_tokens": special,
-        "normalizer": None,
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": {"type": "ByteFallback"},
-        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": True, "unk_token": None},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from account_vllm import LLAMA, MODELS, write_model
+from shapes import MODELS, write_model
 
 from powerband.account.ledger import compute_ledger
 from powerband.engines.process import HOST, ServerProcess, free_port, start_process, wait_ready
@@ -42,19 +42,7 @@ from powerband.simulate.predict import predict as simulate
 from powerband.simulate.scheduler import limits_of
 from powerband.simulate.step_time import predict_from_datasheet
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "mha-7b": MODELS["mha-7b"],
-    "mha-13b": {  # Llama-2-13B
-        **LLAMA,
-        "hidden_size": 5120,
-        "intermediate_size": 13824,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 40,
-        "vocab_size": 32000,
-        "max_position_embeddings": 4096,
-    },
-}
+SHAPES = {"mha-7b": MODELS["mha-7b"], "mha-13b": MODELS["llama-13b"]}
 # Load: traffic and requests. The first leaves the cards idle between small steps, the second fills them.
 LOADS = {"few": ("in=512,out=128,concurrency=8", 64), "many": ("in=512,out=128,concurrency=256", 768)}
 KNOBS: dict[str, bool | int | float | str] = {

@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-from account_vllm import write_model
 from planted_vllm import PLANTS, SERVERS, SHAPES, Plant
+from shapes import write_model
 
 from powerband.account.ledger import compute_ledger
 from powerband.locate.diagnose import diagnose

@@ -3,7 +3,7 @@
     . /path/to/vllm-env          # whatever puts `vllm` on PATH
     PYTHONPATH=src:$PYTHONPATH python3 bench/gpu/planted_vllm.py --device h200 --out results --seeds 5
 
-Needs no model hub: shapes with dummy weights (see account_vllm.py). Four servers start at once, since a start is slow
+Needs no model hub: shapes with dummy weights (see shapes.py). Four servers start at once, since a start is slow
 and an idle server disturbs nothing; each cause is a setting of one of them, or a load. Every run is kept, so that rules
 can be tried on them later without a card.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 import psutil
-from account_vllm import LLAMA, MODELS, write_model
+from shapes import LLAMA, MODELS, write_model
 
 from powerband.account.ledger import compute_ledger
 from powerband.engines.openai import read_settings

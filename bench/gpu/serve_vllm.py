@@ -23,32 +23,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from account_vllm import LLAMA, MODELS, write_model
+from shapes import LLAMA, MODELS, write_model
 
 from powerband.records.run import Trial
 from powerband.stores.sqlite import Journal
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama-13b": {  # Llama-2-13B
-        **LLAMA,
-        "hidden_size": 5120,
-        "intermediate_size": 13824,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 40,
-        "vocab_size": 32000,
-        "max_position_embeddings": 4096,
-    },
-    "gqa-7b": {  # Mistral-7B
-        **LLAMA,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 32000,
-        "max_position_embeddings": 32768,
-    },
+    "llama-13b": MODELS["llama-13b"],
+    "gqa-7b": MODELS["gqa-7b"],
     "moe-30b": MODELS["moe-30b"],
     "tiny": {  # to rehearse on a CPU
         **LLAMA,

@@ -37,8 +37,8 @@ class VllmRelease(Record):
     hidden_units: float
     held_units: float
     compile_tables: float
-    library_bytes: int
-    library_bytes_hopper: int
+    cublas_bytes: int
+    cublas_bytes_hopper: int
     non_torch_bytes: int
     non_torch_bytes_tp: int
     context_bytes: int

@@ -168,7 +168,7 @@ def _on_host(release: VllmRelease) -> VllmRelease:
         batch_tokens_large=release.batch_tokens,
         seqs=_HOST_SEQS,
         seqs_large=_HOST_SEQS,
-        library_bytes=0,
+        cublas_bytes=0,
         context_bytes=0,
         state_bytes_per_logit=0.0,
         non_torch_bytes=_HOST_PROCESS_BYTES,

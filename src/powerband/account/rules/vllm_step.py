@@ -53,7 +53,7 @@ def _peak(model: ModelSpec, step: Step, release: VllmRelease) -> tuple[float, st
     """Bytes alive at the widest point of the step, and which point that is."""
     rows = min(step.seqs, step.tokens)
     hidden = step.tokens * model.hidden * step.value_bytes
-    library = release.library_bytes_hopper if step.hopper else release.library_bytes
+    cublas = release.cublas_bytes_hopper if step.hopper else release.cublas_bytes
     experts = expert_workspace(model, step)
     forward = forward_bytes(model, step, release)
     if not release.experts_persist:
@@ -63,14 +63,14 @@ def _peak(model: ModelSpec, step: Step, release: VllmRelease) -> tuple[float, st
     if not release.sampler_when_chunked and step.tokens < step.limit:
         sampler = 0.0
     # Eager FP8 kernels need no cuBLAS: its workspace comes with the 16-bit head, when the forward pass is over.
-    late = library if _copies_to_fp8(model, step, release) else 0.0
+    late = cublas if _copies_to_fp8(model, step, release) else 0.0
     what = f"the forward pass of {step.tokens} tokens"
     if sampler > forward - late:
         what = f"sampling {rows} rows of {model.vocab} logits"
     why = f"{what}: {format_bytes(max(forward, sampler))}"
     if experts:
         why += f", expert workspace {format_bytes(experts)}"
-    return library + experts + max(forward - late, sampler), why
+    return cublas + experts + max(forward - late, sampler), why
 
 
 def compiling_bytes(model: ModelSpec, step: Step, release: VllmRelease) -> float:

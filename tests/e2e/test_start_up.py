@@ -1,9 +1,13 @@
 """Importing does nothing, and asking for help is quick."""
 
+import json
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+from tests.unit.account.models import LLAMA_7B
 
 HEAVY = ("torch", "transformers", "plotly", "numpy", "rich", "jinja2", "xllamacpp", "psutil", "asyncio")
 
@@ -20,6 +24,14 @@ def test_importing_loads_nothing_heavy() -> None:
 
 def test_the_command_frame_loads_nothing_heavy() -> None:
     assert not loaded_by("from powerband.cli import main; main(['--help'])") & set(HEAVY)
+
+
+def test_an_account_without_traffic_loads_no_numpy(tmp_path: Path) -> None:
+    """It takes a third of the command's time."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_7B))
+    command = ["account", str(tmp_path), "--device", "h200"]
+    loaded = loaded_by(f"from powerband.cli import main; assert main({command!r}) == 0")
+    assert "numpy" not in loaded
 
 
 def test_help_takes_under_150_ms() -> None:

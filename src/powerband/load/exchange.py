@@ -1,7 +1,7 @@
 """One request under way: bytes in with their times, an answer or an error out.
 
-A stream's bytes are kept with their times and parsed in batches, so that taking a chunk costs little at the moment
-when the next one may be waiting; the parsing itself is by httptools and msgspec.
+A stream's bytes are kept with their times and parsed together, when its end seems to have come and nothing else is
+waiting, so that taking a chunk costs little; the parsing itself is by httptools and msgspec.
 """
 
 import contextlib
@@ -17,12 +17,14 @@ from powerband.load.sse import Decode, SseReader, error_text
 
 _BATCH = 64  # pieces kept before they are parsed: bounds the memory of a long answer
 _LAST_CHUNK = b"0\r\n\r\n"
+_STREAM = b"event-stream"
 _MOST_BODY = 64 << 20  # of an answer that is not a stream
 
 
 class Exchange:
     """Feed it what the connection gives until it has ``ended``; whoever sees that first calls ``done``, once.
 
+    ``ripe`` says that ``parse`` may find the end, now or a little later: times are those of the bytes either way.
     ``error`` is None for a whole answer. ``reusable`` says that the connection may carry another exchange, ``complete``
     that no more bytes of this one are to come, ``said_done`` that [DONE] has come.
     """
@@ -45,6 +47,7 @@ class Exchange:
         "error",
         "payload",
         "reusable",
+        "ripe",
         "said_done",
         "status",
         "t_end_ns",
@@ -55,7 +58,7 @@ class Exchange:
         self.payload, self._decode, self.done = payload, decode, done
         self.answer = Answer()
         self.status = 0
-        self.ended = self.complete = self.reusable = self.said_done = False
+        self.ended = self.complete = self.reusable = self.said_done = self.ripe = False
         self.t_send_ns: int | None = None
         self.t_end_ns: int | None = None
         self.error: str | None = None
@@ -72,24 +75,38 @@ class Exchange:
     # the connection calls these
 
     def received(self, t_ns: int, data: bytes) -> None:
+        if not self._pieces and not self.status:
+            self._streamed = _STREAM in data  # until the head is parsed
         self._pieces.append(data)
         self._times.append(t_ns)
-        if (
-            self._streamed
-            and len(self._pieces) < _BATCH
-            and not data.endswith(_LAST_CHUNK)
-            and b"[DONE]" not in data
-            and b'"error"' not in data
-        ):
+        if data.endswith(_LAST_CHUNK) or b"[DONE]" in data or b'"error"' in data:
+            self.ripe = True
+        elif not self._streamed or len(self._pieces) >= _BATCH:
+            self.parse()
+
+    def parse(self) -> None:
+        """Take in what has come; the exchange has ``ended`` if its end is there."""
+        self.ripe = False
+        pieces, times, self._pieces, self._times = self._pieces, self._times, [], []
+        try:
+            for piece, self._now in zip(pieces, times, strict=True):
+                self._parser.feed_data(piece)
+                if self.complete:
+                    break
+        except httptools.HttpParserError as error:
+            self._take_in()
+            self.end(f"malformed: HTTP: {error.__context__ or error}", self._now)
             return
-        self._parse()
+        self._take_in()
+        if self.complete and not self.ended:
+            self._finish()
 
     def lost(self, t_ns: int, error: Exception | None) -> None:
         """The connection is gone: the end of an answer that has no other end, or a failure."""
         if self.ended:
             return
         self._now = t_ns
-        self._parse()
+        self.parse()
         if self.ended:
             return
         if error is None and self._streamed:  # the last event may have lacked its blank line
@@ -116,20 +133,20 @@ class Exchange:
 
     def time_out(self, after_s: float) -> None:
         self._now = time.monotonic_ns()
-        self._parse()
+        self.parse()
         self.end(f"timeout: no end within {after_s:g} s, {self.answer.seen()} chunks came")
 
     def stop(self) -> None:
         """The run is over: take in what has come, and end without a word."""
         if not self.ended:
-            self._parse()
+            self.parse()
         self.ended, self._parser = True, None
 
     # httptools calls these
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"content-type":
-            self._streamed = b"event-stream" in value.lower()
+            self._streamed = _STREAM in value.lower()
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -145,21 +162,6 @@ class Exchange:
             self.reusable = self._parser.should_keep_alive()
 
     # what the bytes say
-
-    def _parse(self) -> None:
-        pieces, times, self._pieces, self._times = self._pieces, self._times, [], []
-        try:
-            for piece, self._now in zip(pieces, times, strict=True):
-                self._parser.feed_data(piece)
-                if self.complete:
-                    break
-        except httptools.HttpParserError as error:
-            self._take_in()
-            self.end(f"malformed: HTTP: {error.__context__ or error}", self._now)
-            return
-        self._take_in()
-        if self.complete and not self.ended:
-            self._finish()
 
     def _take_in(self) -> None:
         if self.ended or not self._parts:

@@ -86,7 +86,7 @@ class Part:
     ) -> None:
         self._job, self._target, self._workload, self._payload = job, job.target, job.workload, payload
         self._loop = asyncio.get_running_loop()
-        self._client = Client(job.target, self._loop)
+        self._client = Client(job.target, self._loop, patient=job.workload.concurrency is None)
         self._decode = DECODERS[job.target.endpoint]
         self._on_progress = on_progress
         self._start_ns = self._end_ns = 0  # the schedule's zero, and when the run is cut off
@@ -127,6 +127,7 @@ class Part:
         end_ns = time.monotonic_ns()
         self._timer.cancel()
         reporter.cancel()
+        self._client.settle_all()
         self._client.close()
         self._drop_rest(end_ns)
         if self._log is not None:

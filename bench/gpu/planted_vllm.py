@@ -34,7 +34,7 @@ from powerband.engines.running import Running
 from powerband.load.target import Target
 from powerband.locate.diagnose import diagnose
 from powerband.locate.timeline import diagnose_timeline
-from powerband.measure import observe, warm_up
+from powerband.measure import observe
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
 from powerband.probes.kineto import read_kineto
@@ -43,6 +43,7 @@ from powerband.records.errors import PowerbandError
 from powerband.records.run import ClientCheck, Contention
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import write_run
+from powerband.warm_up import warm_up
 
 NS = 1_000_000_000
 # The shape of Llama-3.2-1B with a small vocabulary.
@@ -219,7 +220,7 @@ def run_plant(number: int, seed: int, running: Running, out: Path, device: str) 
     engine = [root, *root.children(recursive=True)] if plant.starved else []
     first = min(os.sched_getaffinity(0))
     with confined(engine, {first}):
-        warm_up(target, workload)
+        warm_up(running, target, workload)
         run = observe(
             running, target, config, workload, run_id=f"{plant.cause}-{seed}", command="bench", cut_s=plant.cut_s
         )

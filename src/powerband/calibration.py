@@ -14,7 +14,7 @@ from powerband.engines.base import Engine
 from powerband.evaluate import judge
 from powerband.load.target import Target
 from powerband.load.traffic import build_workload
-from powerband.measure import observe, warm_up
+from powerband.measure import observe
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.run import Run, Trial
@@ -22,6 +22,7 @@ from powerband.records.value import Record
 from powerband.records.workload import Workload
 from powerband.simulate.scheduler import Limits
 from powerband.stores.base import Store
+from powerband.warm_up import in_flight, warm_up
 
 MOST_BATCH = 64
 ROUNDS = 3  # requests a client of a closed loop sends one after another
@@ -101,7 +102,8 @@ def calibrate(
     running = engine.start(config, store.run_folder(f"{session_id}.start"))
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
-        warm_up(target, suite[0].workload)
+        widest = max((piece.workload for piece in suite), key=in_flight)
+        notes += warm_up(running, target, widest)
         served_per_s = 0.0
         for place, piece in enumerate([*suite, None]):
             left_s = budget_s - (time.monotonic() - began)

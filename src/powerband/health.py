@@ -13,13 +13,13 @@ _SILENT_S = 10.0  # without a token for anybody, before an engine is asked wheth
 _ANSWER_S = 20.0  # for one token, with nothing else to do: what was under way has been given up by then
 
 
-def raise_if_broken(running: RunningEngine, target: Target, loaded: Loaded) -> None:
+def raise_if_broken(running: RunningEngine, target: Target, loaded: Loaded, when: str = "during the run") -> None:
     """Raises EngineError where the engine died, lost a worker, or answers no more."""
     if not running.alive():
-        raise _error(running, "the engine died during the run", loaded)
+        raise _error(running, f"the engine died {when}", loaded)
     failed = any(trace.status == "error" for trace in loaded.traces)
     if failed and running.fault() is not None:
-        raise _error(running, "the engine broke during the run", loaded)
+        raise _error(running, f"the engine broke {when}", loaded)
     silent_s = _silent_s(loaded)
     if silent_s is not None and not _answers(target):
         cut = sum(trace.status == "dropped" and trace.t_send_ns is not None for trace in loaded.traces)
@@ -32,9 +32,14 @@ def raise_if_broken(running: RunningEngine, target: Target, loaded: Loaded) -> N
 
 def _error(running: RunningEngine, what: str, loaded: Loaded) -> EngineError:
     done = sum(trace.status == "ok" for trace in loaded.traces)
+    return broken(running, f"{what}, after {done} of {len(loaded.traces)} requests")
+
+
+def broken(running: RunningEngine, what: str) -> EngineError:
+    """``what`` happened to the engine, with the cause that its log names."""
     fault = running.fault()
     return EngineError(
-        f"{what}, after {done} of {len(loaded.traces)} requests" + (f": {fault}" if fault else ""),
+        what + (f": {fault}" if fault else ""),
         hint="its log is in the run's folder",
         log_tail=() if fault else running.log_tail(),
     )

@@ -13,7 +13,7 @@ from powerband import __version__
 from powerband.engines.base import Engine, RunningEngine
 from powerband.health import raise_if_broken
 from powerband.load.runner import run_load
-from powerband.load.target import Loaded, Progress, Target
+from powerband.load.target import Progress, Target
 from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
 from powerband.probes.nvml import NvmlProbe
@@ -21,12 +21,12 @@ from powerband.records.config import EngineConfig
 from powerband.records.run import Provenance, Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.value import Missing
-from powerband.records.workload import RequestSpec, Workload
+from powerband.records.workload import Workload
 from powerband.stand import Stand
+from powerband.warm_up import raise_if_interrupted, warm_up
 
 SAMPLE_EVERY_S = 0.5
 _LEAD_NS = 200_000_000  # from "now" to the first scheduled request: the sampler and the client are up by then
-_WARM_UP_REQUESTS, _WARM_UP_INPUT, _WARM_UP_OUTPUT = 4, 64, 8
 
 OnProgress = Callable[[Progress], None]
 
@@ -52,7 +52,7 @@ def measure(
     running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(config, folder)
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
-        warm_up(target, workload)
+        cold = warm_up(running, target, workload)
         run = observe(
             running,
             target,
@@ -70,24 +70,11 @@ def measure(
         running.stop()
     else:
         stand.give_back(running, config, started_for or run_id)
+    run = msgspec.structs.replace(run, notes=(*run.notes, *cold))
     if not started_for:
         return run
     note = f"served by the engine that was started for {started_for}, its prefix cache emptied"
     return msgspec.structs.replace(run, startup_s=0.0, notes=(*run.notes, note))
-
-
-def warm_up(target: Target, workload: Workload) -> None:
-    """A few short requests that are not counted: first-use costs do not belong to the workload."""
-    short = [
-        RequestSpec(
-            offset_ns=0,
-            input_tokens=min(request.input_tokens, _WARM_UP_INPUT),
-            output_tokens=min(request.output_tokens, _WARM_UP_OUTPUT),
-        )
-        for request in workload.requests[:_WARM_UP_REQUESTS]
-    ]
-    warm = Workload(requests=tuple(short), source="warm-up", concurrency=2, seed=workload.seed + 1)
-    _raise_if_interrupted(run_load(target, warm, t0_ns=time.monotonic_ns(), deadline_s=60.0))
 
 
 def observe(
@@ -107,7 +94,7 @@ def observe(
     started_at = datetime.datetime.now(datetime.UTC).isoformat()
     with _Watch(running, t0_ns) as watch:
         loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
-    _raise_if_interrupted(loaded)
+    raise_if_interrupted(loaded)
     raise_if_broken(running, target, loaded)
     threads, memory = config.knobs.get("n_threads"), running.memory()
     return Run(
@@ -135,12 +122,6 @@ def observe(
         notes=loaded.notes,
         memory=None if isinstance(memory, Missing) else memory.report,
     )
-
-
-def _raise_if_interrupted(loaded: Loaded) -> None:
-    """The load generator ends quietly on Ctrl-C; here it must end the trial, since half a trial is none."""
-    if loaded.stopped_because == "interrupted":
-        raise KeyboardInterrupt
 
 
 class _Watch:

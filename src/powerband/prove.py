@@ -26,7 +26,7 @@ from powerband.locate.proof import (
     judge_sweep,
     judge_unchanged,
 )
-from powerband.measure import observe, warm_up
+from powerband.measure import observe
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.finding import Cause, Diagnosis, Finding, Proof
@@ -39,6 +39,7 @@ from powerband.records.value import Interval, Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import write_run
 from powerband.verify.student import t_quantile
+from powerband.warm_up import warm_up
 
 LEVEL = 0.9
 _SWEEP = (1, 2, 4, 8)
@@ -122,7 +123,7 @@ def _started(subject: Subject, config: EngineConfig) -> Iterator[_Live]:
     running = engine.start(config, subject.folder / f"{subject.name}-engine-{config.key}")
     target = Target(running.url, running.model_id, api_key=subject.api_key, extra_body=engine.extra_body)
     try:
-        warm_up(target, subject.workload)
+        warm_up(running, target, subject.workload)
         yield _Live(running, target, config)
     finally:
         running.stop()

@@ -125,6 +125,7 @@ def test_each_fault_is_a_trial_with_its_cause_and_the_search_goes_on(
 ) -> None:
     monkeypatch.setattr(health, "_SILENT_S", 1.0)
     monkeypatch.setattr(health, "_ANSWER_S", 1.0)
+    monkeypatch.setattr("powerband.warm_up._ANSWER_S", 2.0)
     monkeypatch.setattr("powerband.evaluate._RETRIES", 0)  # others on this machine are no part of the test
     assert run(trials, "good", config(installed, 20)).status in ("done", "contended", "client_limited")
     causes = {seqs: run(trials, f"seqs-{seqs}", config(installed, seqs)) for seqs in (1, 2, 3, 5, 6, 7)}
@@ -134,7 +135,7 @@ def test_each_fault_is_a_trial_with_its_cause_and_the_search_goes_on(
     assert "out of memory: CUDA out of memory" in told[1]
     assert "no room for the KV cache" in told[2]
     assert "unsupported quantisation" in told[3]
-    assert "during the run" in told[5]
+    assert "in its warm-up" in told[5]
     assert "out of memory: CUDA out of memory" in told[5]
     assert "the engine's core died: Engine core proc EngineCore died unexpectedly" in told[6]
     assert "the engine hung: no token for" in told[7]

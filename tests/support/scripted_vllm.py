@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     if seqs in IN_RUN:
         command += ["--die-after", "9"]
     elif seqs == HANGS:
-        command += ["--stall-after", "0", "--fault-every", "5"]  # not in the four requests of a warm-up
+        command += ["--stall-after", "0"]
     elif seqs == LATE:
         command += ["--startup-delay", "600"]
     core = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -5,15 +5,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from powerband.engines.base import Engine, RunningEngine, get_engine
 from powerband.evaluate import Watcher, judge
 from powerband.load.target import Target
-from powerband.measure import observe, warm_up
+from powerband.measure import observe
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, MachineError, RequestError
 from powerband.records.run import Predicted, Run, Trial, TrialStatus
 from powerband.records.workload import Workload
 from powerband.stores.base import Store
+from powerband.warm_up import in_flight, warm_up
 
 SLACK_S = 8.0  # of a load beside its window: prompts, warm-up, the last samples
 _LONGEST_START_S = 420.0
@@ -73,6 +76,7 @@ class RungServer:
         self._journal, self._clock, self._name, self.config = journal, clock, name, config
         self._engine: Engine = get_engine(config.engine)
         self._running: RunningEngine | None = None
+        self._warm = 0  # requests in flight that it was warmed up to
 
     def __enter__(self) -> Self:
         return self
@@ -140,22 +144,23 @@ class RungServer:
         on_progress = journal.watcher.started(key, self.config) if journal.watcher else None
         run_id = journal.run_id(key)
         folder = journal.store.run_folder(run_id)
-        running = self._running or self._start(folder, workload)
+        running = self._running or self._start(folder)
         target = Target(url=running.url, model=running.model_id, extra_body=self._engine.extra_body)
-        return observe(
+        cold: tuple[str, ...] = ()
+        if in_flight(workload) > self._warm:
+            cold, self._warm = warm_up(running, target, workload), in_flight(workload)
+        run = observe(
             running, target, self.config, workload, run_id=run_id, command=journal.command, cut_s=span_s,
             on_progress=on_progress,
         )  # fmt: skip
+        return msgspec.structs.replace(run, notes=(*run.notes, *cold))
 
-    def _start(self, folder: Path, workload: Workload) -> RunningEngine:
-        """Start it and send a few requests that are not counted."""
+    def _start(self, folder: Path) -> RunningEngine:
         timeout_s = min(_LONGEST_START_S, max(self._clock.left_s, 30.0))
         self._running = running = self._engine.start(self.config, folder, timeout_s)
-        target = Target(url=running.url, model=running.model_id, extra_body=self._engine.extra_body)
-        warm_up(target, workload)
         return running
 
     def _stop(self) -> None:
         if self._running is not None:
             self._running.stop()
-            self._running = None
+            self._running, self._warm = None, 0

@@ -3,18 +3,22 @@
     . /path/to/vllm-env                                   # whatever puts `vllm` on PATH
     PYTHONPATH=src:$PYTHONPATH python3 bench/gpu/parallel.py --device h200 --out results
 
-Two shapes (random weights) at two loads. Predictions are written down first. Then two phases, in each of which the
-servers of both shapes share the cards and are measured one at a time: TP 2 over both cards, and one server a card, of
-which both (DP 2) or one (one card) are used. A profiler trace of TP 2 gives the communication share by itself, and a
-short all-reduce test the link's own figures. Takes 7 to 9 minutes; ``--predict-only`` needs no card.
+Two shapes (random weights) at two loads. Predictions are written down first. Then, shape by shape, the phases: TP 2
+over both cards, and one server a card, of which both (DP 2) or one (one card) are used; no two servers ever share a
+card. A profiler trace of TP 2 gives the communication share by itself, and a short all-reduce test the link's own
+figures. NVLink multicast is never used. Phase ``custom`` is TP 2 again with vLLM's own all-reduce instead of NCCL's.
+Decode runs in full CUDA graphs without torch.compile, which halves a start. Takes 7 to 9 minutes; ``--predict-only``
+needs no card.
 """
 
 import argparse
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +28,9 @@ import msgspec
 from shapes import MODELS, write_model
 
 from powerband.account.ledger import compute_ledger
-from powerband.engines.process import HOST, ServerProcess, free_port, start_process, wait_ready
+from powerband.engines.free_memory import wait_until_free
+from powerband.engines.guard import descendants
+from powerband.engines.process import HOST, ServerProcess, free_port, start_process
 from powerband.load.runner import run_load
 from powerband.load.target import Target
 from powerband.load.traffic import build_workload
@@ -49,8 +55,22 @@ KNOBS: dict[str, bool | int | float | str] = {
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "max_model_len": 2048,
-    "gpu_memory_utilization": 0.44,  # two servers share a card
+    "gpu_memory_utilization": 0.9,
 }
+GRAPHS: dict[str, Any] = {
+    "mode": 0,
+    "cudagraph_mode": "FULL_DECODE_ONLY",
+    "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256],
+}
+# Multicast over NVLink stays off; loopback is the only interface that ranks of one node need.
+SAFE = {
+    "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0", "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": HOST,
+    "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN", "PYTHONFAULTHANDLER": "1",
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1",
+}  # fmt: skip
+PHASES = ("tp2", "dp2", "custom")
+PATIENCE_S = 130.0
 SIZES = [1 << power for power in range(13, 28, 2)]  # 8 KiB to 128 MiB
 
 
@@ -59,7 +79,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="h200")
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--budget", type=float, default=560.0, help="seconds; no measurement begins after that")
+    parser.add_argument("--phases", default=",".join(PHASES), help="in this order, for each shape (%(default)s)")
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds; no measurement begins after that")
     parser.add_argument("--predict-only", action="store_true")
     parser.add_argument("--all-reduce-rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -75,16 +96,32 @@ def main() -> int:
     save(args.out / "predicted.json", said | {f"{shape}/{load}/one card": one for (shape, load), one in alone.items()})
     runs: dict[str, dict[str, Any]] = {}
     if not args.predict_only:
+        os.environ |= SAFE
         (args.out / "facts.txt").write_text(facts(), encoding="utf-8")
         all_reduce(args.out)
-        for phase in ("tp2", "dp2"):
-            if time.monotonic() < until - 120:
-                runs |= measure_phase(phase, folders, args.out, until)
+        for shape, phase in in_order(shapes, args.phases.split(",")):
+            if time.monotonic() > until - 100:
+                print(f"{shape} {phase}: left out, no time", flush=True)
+                continue
+            runs |= measure_phase(phase, shape, folders[shape], args.out, until)
             save(args.out / "measured.json", runs)
+        pack_logs(args.out)
     table = draw(plans, alone, runs, args.out)
     (args.out / "table.txt").write_text(table, encoding="utf-8")
     print(table)
     return 0
+
+
+def in_order(shapes: list[str], phases: list[str]) -> list[tuple[str, str]]:
+    """Shape by shape; what is only nice to know comes last."""
+    main = [(shape, phase) for shape in shapes for phase in phases if phase != "custom"]
+    return [*main, *((shape, phase) for shape in shapes for phase in phases if phase == "custom")]
+
+
+def pack_logs(out: Path) -> None:
+    with tarfile.open(out / "logs.tgz", "w:gz") as archive:
+        for log in sorted(out.glob("*.log")):
+            archive.add(log, arcname=log.name)
 
 
 def save(path: Path, document: Any) -> None:
@@ -164,56 +201,76 @@ def all_reduce_rank(rank: int, out: Path) -> int:
     return 0
 
 
-def measure_phase(phase: str, folders: dict[str, Path], out: Path, until: float) -> dict[str, dict[str, Any]]:
-    """Start every server of the phase at once, then measure one shape and load after the other."""
-    places = {(shape, card): free_port() for shape in folders for card in ((0,) if phase == "tp2" else (0, 1))}
-    with ThreadPoolExecutor(len(places)) as pool:
-        started = {key: pool.submit(start, phase, folders[key[0]], key, port, out) for key, port in places.items()}
-        servers: dict[tuple[str, int], ServerProcess] = {}
-        for key, future in started.items():
-            try:
-                servers[key] = future.result()
-            except PowerbandError as error:
-                print(f"{phase} {key}: {error.message}", flush=True)
+def measure_phase(phase: str, shape: str, folder: Path, out: Path, until: float) -> dict[str, dict[str, Any]]:
+    """The servers of one phase and shape, both loads, and for TP a trace; what fails is said and leaves no figures."""
+    cards = [[0], [1]] if phase == "dp2" else [[0, 1]]
+    servers: list[ServerProcess] = []
+    ports: list[int] = []
     found: dict[str, dict[str, Any]] = {}
     try:
-        for shape in folders:
-            ports = [port for key, port in places.items() if key[0] == shape and key in servers]
-            if len(ports) == (1 if phase == "tp2" else 2):
-                found |= measure_shape(phase, shape, folders[shape], ports, until)
-        if phase == "tp2":
-            for shape in folders:
-                if (shape, 0) in servers and time.monotonic() < until - 60:
-                    trace(places[shape, 0], folders[shape])
+        wait_until_free(float(KNOBS["gpu_memory_utilization"]), 2)
+        for place in cards:
+            ports.append(free_port())
+            servers.append(start(phase, shape, folder, place, ports[-1], out))
+        patience_s = max(30.0, min(PATIENCE_S, until - 20 - time.monotonic()))
+        # One after the other would be safer still; on cards of their own they do not see each other's memory.
+        with ThreadPoolExecutor(len(servers)) as pool:
+            up = list(pool.map(wait_up, servers, ports, [patience_s] * len(servers)))
+        if all(up):
+            found = measure_shape(phase, shape, folder, ports, until)
+            if phase == "tp2" and time.monotonic() < until - 30:
+                trace(ports[0], folder)
+    except PowerbandError as error:
+        print(f"{shape} {phase}: {error.message}", flush=True)
     finally:
-        for server in servers.values():
+        for server in servers:
             server.stop()
     return found
 
 
-def start(phase: str, folder: Path, key: tuple[str, int], port: int, out: Path) -> ServerProcess:
-    shape, card = key
+def start(phase: str, shape: str, folder: Path, cards: list[int], port: int, out: Path) -> ServerProcess:
     command = ["vllm", "serve", str(folder), "--load-format", "dummy", "--host", HOST, "--port", str(port)]
     for name, value in KNOBS.items():
         command += ["--" + name.replace("_", "-"), str(value)]
-    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
-    if phase == "tp2":
+    command += ["--compilation-config", msgspec.json.encode(GRAPHS).decode()]
+    if len(cards) > 1:
         traces: dict[str, Any] = {"profiler": "torch", "torch_profiler_dir": str((out / f"trace-{shape}").resolve())}
         traces |= {"torch_profiler_with_stack": False, "ignore_frontend": True}
         command += ["--tensor-parallel-size", "2", "--profiler-config", msgspec.json.encode(traces).decode()]
-    else:
-        environment["CUDA_VISIBLE_DEVICES"] = str(card)
-    log = out / f"{phase}-{shape}-{card}.log"
-    began = time.monotonic()
-    server = start_process(command, log=log, name=f"vllm {phase} {shape}", env=environment, grace_s=20.0)
-    wait_ready(server, f"http://{HOST}:{port}", 280.0, name=f"vllm {phase} {shape} card {card}")
-    print(f"{phase} {shape} card {card}: up in {time.monotonic() - began:.0f} s", flush=True)
-    return server
+        command += [] if phase == "custom" else ["--disable-custom-all-reduce"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if os.environ.get("CUDA_VISIBLE_DEVICES") else "01"
+    environment = {**SAFE, "CUDA_VISIBLE_DEVICES": ",".join(visible[card] for card in cards)}
+    log = out / f"{phase}-{shape}-{cards[0]}.log"
+    return start_process(command, log=log, name=f"vllm {phase} {shape}", env=environment, grace_s=20.0)
+
+
+def wait_up(server: ServerProcess, port: int, patience_s: float) -> bool:
+    """Whether it answers in time; where it does not, its processes write their stacks and its last lines are shown."""
+    began, name = time.monotonic(), server.log.stem
+    while server.alive() and time.monotonic() - began < patience_s:
+        with contextlib.suppress(PowerbandError):
+            if read_page(f"http://{HOST}:{port}/health", timeout_s=2.0).status == 200:
+                print(f"{name}: up in {time.monotonic() - began:.0f} s", flush=True)
+                return True
+        time.sleep(0.5)
+    died = not server.alive()
+    if not died:
+        for pid in descendants(server.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGABRT)  # PYTHONFAULTHANDLER: the stacks of all threads
+        time.sleep(3.0)
+    print(f"{name}: {'died' if died else 'no answer'} after {time.monotonic() - began:.0f} s", flush=True)
+    print("\n".join(f"    {line[:220]}" for line in server.log_tail(15 if died else 60)), flush=True)
+    return False
 
 
 def measure_shape(phase: str, shape: str, folder: Path, ports: list[int], until: float) -> dict[str, dict[str, Any]]:
-    splits = {"tp2": [("TP 2 x DP 1", ports)], "dp2": [("TP 1 x DP 2", ports), ("one card", ports[:1])]}[phase]
-    tensor = 2 if phase == "tp2" else 1
+    splits = {
+        "tp2": [("TP 2 x DP 1", ports)],
+        "custom": [("TP 2 x DP 1, vLLM's all-reduce", ports)],
+        "dp2": [("TP 1 x DP 2", ports), ("one card", ports[:1])],
+    }[phase]
+    tensor = 1 if phase == "dp2" else 2
     found = {}
     for load in LOADS:
         for split, used in splits:
@@ -307,6 +364,8 @@ def draw(
             )
         one = _row(alone[shape, load], runs.get(f"{shape}/{load}/one card"))
         rows.append(f"{shape:<9}{load:<6}{'one card':<13}{one}")
+        if (own := runs.get(f"{shape}/{load}/TP 2 x DP 1, vLLM's all-reduce")) is not None:
+            rows.append(f"{shape:<9}{load:<6}{'TP 2, own':<13}{_tokens(own):>40}{'-> ' + _ms(own):>16}")
         rows.append(f"  {verdict(plan, {name: runs.get(f'{shape}/{load}/{name}') for name in SPLITS})}")
     return (
         "\n".join([*rows, "* chosen by the planner", *measured_shares(plans, runs, out), *all_reduce_rows(out)]) + "\n"

@@ -143,7 +143,7 @@ def guidellm(venv: Path) -> Tool:
         ttft = metrics["time_to_first_token_ms"]["successful"]
         return Said(int(ttft["count"]), ttft["percentiles"]["p50"], ttft["percentiles"]["p99"], False)
 
-    return Tool("guidellm", argv, read, "g.json", (25, 50, 75, 100, 125, 150, 200))
+    return Tool("guidellm", argv, read, "g.json", (10, 25, 50, 75, 100, 125, 150, 200))
 
 
 def tokenizer(venv: Path) -> Path:

@@ -17,6 +17,7 @@ from powerband.records.errors import EngineError, RequestError
 
 _POOL_WORDS = 8_000
 _TIMEOUT_S = 30.0
+_LEAST_WORDS = 64  # of one token each: fewer make prompts too alike
 _FEW, _MANY = 64, 576  # words of the two calibration prompts
 
 
@@ -34,8 +35,8 @@ class TokenSource:
 def find_tokens(target: Target, seed: int) -> TokenSource:
     """Token ids where the endpoint takes them and there is a tokenizer, else words of a known count of tokens.
 
-    The tokenizer is the target's own file where it names one, else the server's; without either, words are calibrated
-    by the server's usage.
+    The tokenizer is the target's own file where it names one, else the server's (for text: the words that its /tokenize
+    shows as one token each); without either, words are calibrated by the server's usage.
     """
     rng = np.random.default_rng([seed, 1])
     takes_ids = target.endpoint in ("completions", "llamacpp") and not target.as_text
@@ -91,15 +92,47 @@ def tokenize(target: Target, text: str) -> list[int] | None:
     return None
 
 
+def _single_words(target: Target) -> list[str]:
+    """Words that are one token behind a space, by the pieces that the server's /tokenize shows; none where it does not.
+
+    llama.cpp shows them as ``piece`` (asked by with_pieces), vLLM as ``token_strs`` (return_token_strs), TGI as
+    ``text``; the space is written as itself, as Ġ or as ▁.
+    """
+    text = " " + " ".join(WORDS)
+    plain = {"add_special": False, "add_special_tokens": False, "with_pieces": True, "return_token_strs": True}
+    for body in ({"content": text, "prompt": text, "model": target.model, **plain}, {"inputs": text}):
+        status, answer = _post(target, "/tokenize", body)
+        pieces = _pieces(answer) if status == 200 else []
+        spaced = [piece.replace("Ġ", " ").replace("▁", " ") for piece in pieces]
+        ends = [following.startswith(" ") for following in spaced[1:]] + [True]
+        found = {piece[1:] for piece, end in zip(spaced, ends, strict=False) if end and piece.startswith(" ")}
+        if found:
+            return [word for word in WORDS if word in found]
+    return []
+
+
+def _pieces(answer: Any) -> list[str]:
+    shown = answer.get("token_strs") or answer.get("tokens") if isinstance(answer, dict) else answer
+    if not isinstance(shown, list):
+        return []
+    texts = [item.get("piece", item.get("text")) if isinstance(item, dict) else item for item in shown]
+    return [text if isinstance(text, str) else "" for text in texts]
+
+
 def _calibrated_words(target: Target, rng: np.random.Generator) -> TokenSource:
-    """Two probe requests give tokens per word and what the server's template adds."""
-    drawn = [WORDS[i] for i in rng.integers(0, len(WORDS), _POOL_WORDS)]
+    """Two probe requests give tokens per word and what the server's template adds; words of one token where known."""
+    single = _single_words(target)
+    words = single if len(set(single)) >= _LEAST_WORDS else WORDS
+    drawn = [words[i] for i in rng.integers(0, len(words), _POOL_WORDS)]
     few, many = _usage(target, drawn[:_FEW]), _usage(target, drawn[:_MANY])
     pool = Pool([word.encode() for word in drawn], sorted({word.encode() for word in drawn}), b" ")
     if few is None or many is None or many <= few:
         return TokenSource(pool, False, "prompts are text, one token a word assumed: the server does not count them")
     per_word = (many - few) / (_MANY - _FEW)
     extra = max(0, round(few - _FEW * per_word))
+    if words is single and per_word == 1:
+        said = f"prompts are text of words that {target.url}/tokenize makes one token each; the server adds {extra}"
+        return TokenSource(pool, False, f"{said}, by its own count", extra)
     said = f"{per_word:.3f} tokens a word and {extra} added by the server, by its own count"
     return TokenSource(pool, False, f"prompts are text, calibrated: {said}", extra, per_word)
 

@@ -16,6 +16,8 @@ _PREFIX = re.compile(
 _FAULTS: tuple[tuple[str, str], ...] = (
     ("out of memory", r"(CUDA out of memory occurred when warming up .*)"),
     ("out of memory", r"((?:CUDA|HIP|XPU) out of memory\. Tried to allocate [^.]*\.\d+ \w+.*)"),
+    ("out of memory", r"((?:CUDA|HIP) error: out of memory.*|Triton Error \[\w+\]: out of memory.*)"),
+    ("out of memory", r"(CUDA error: CUBLAS_STATUS_ALLOC_FAILED.*)"),
     ("out of memory", r"(DefaultCPUAllocator: can't allocate memory: .*|not enough memory: you tried to allocate .*)"),
     ("out of memory", r"(Available memory on node .* on kv cache allocation is less than requested memory.*)"),
     ("out of memory: no room for the KV cache", r"(No available memory for the cache blocks\..*)"),

@@ -255,7 +255,7 @@ def wait_up(server: ServerProcess, port: int, patience_s: float) -> bool:
         time.sleep(0.5)
     died = not server.alive()
     if not died:
-        for pid in descendants(server.pid):
+        for pid in (*descendants(server.pid), server.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGABRT)  # PYTHONFAULTHANDLER: the stacks of all threads
         time.sleep(3.0)

@@ -45,45 +45,50 @@ class Server:
         return self.base_s + self.each_s * size + self.compile_s * max(0, self.compiles - seen)
 
 
-def climb(server: Server, top: int, *, saturates: bool = True) -> str | None:
-    return warm_up._climb(server, warm_up._sizes(1, top, 2), 3.0, math.inf, "in flight", saturates=saturates)
+def climb(server: Server, top: int) -> warm_up.Climb:
+    made = warm_up.Climb()
+    made.up(server, warm_up._sizes(1, top, 2), 3.0, "in flight", saturates=True)
+    return made
 
 
 def test_an_engine_that_batches_meets_every_size_once() -> None:
     server = Server(0.1)
-    assert climb(server, 64) is None
+    made = climb(server, 64)
+    assert (made.notes, made.compiled) == ([], False)
     assert server.sent == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_an_engine_that_serves_one_at_a_time_is_asked_for_two() -> None:
     server = Server(0.0, each_s=0.2)
-    assert climb(server, 64) is None
+    made = climb(server, 64)
+    assert (made.notes, made.compiled) == ([], False)
     assert server.sent == [1, 2]
 
 
 def test_a_slow_engine_is_not_held_up() -> None:
     server = Server(1.0, each_s=0.6)  # 1.6, 2.2: two more steps would take seconds
-    assert climb(server, 256) is None
+    assert climb(server, 256).notes == []
     assert sum(map(Server(1.0, each_s=0.6), server.sent)) < 6.0
 
 
 def test_a_size_that_compiles_is_sent_again_and_its_time_does_not_end_the_ramp() -> None:
     server = Server(0.1, compile_s=3.0)
-    assert climb(server, 8) is None
+    made = climb(server, 8)
+    assert (made.notes, made.compiled) == ([], True)
     assert server.sent == [1, 1, 2, 2, 4, 4, 8, 8]
 
 
 def test_one_that_still_compiles_at_the_end_says_so() -> None:
     times = iter([0.1, 0.1, 9.0, 4.0, 1.0])
-    note = warm_up._climb(lambda _: next(times), [1, 2, 4], 3.0, math.inf, "in flight")
-    assert note is not None
-    assert note.startswith("not warm: 4 in flight took 9")
+    made = warm_up.Climb()
+    made.up(lambda _: next(times), [1, 2, 4], 3.0, "in flight")
+    assert len(made.notes) == 1
+    assert made.notes[0].startswith("not warm: 4 in flight took 9")
 
 
-def test_time_that_is_over_ends_the_ramp_with_a_note() -> None:
-    server = Server(0.1)
-    note = warm_up._climb(server, [1, 2], 3.0, -math.inf, "in flight")
-    assert note == "warmed up to 0 of 2 in flight only, in 30 s: it still compiled"
+def test_time_that_is_over_ends_the_ramp_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "_UNTIL_S", -1.0)
+    assert climb(Server(0.1), 2).notes == ["warmed up to 0 of 2 in flight only: it compiled for -1 s"]
 
 
 def test_requests_that_fail_end_the_ramp() -> None:
@@ -93,8 +98,18 @@ def test_requests_that_fail_end_the_ramp() -> None:
         sent.append(size)
         return math.inf
 
-    assert warm_up._climb(fails, [1, 2, 4], 3.0, math.inf, "in flight") is None
-    assert sent == [1]
+    made = warm_up.Climb()
+    made.up(fails, [1, 2, 4], 3.0, "in flight")
+    assert (made.notes, sent) == ([], [1])
+
+
+def test_the_rehearsal_has_the_workloads_prompts_and_a_limit() -> None:
+    workload = closed(100, 8)  # prompts of 100 tokens, answers of 10
+    own = warm_up.rehearsal(workload, 16, 1e-4)
+    assert [request.input_tokens for request in own] == [100] * 16
+    assert [request.output_tokens for request in own] == [1, 2, 3, 4, 5, 6, 7, 8] * 2
+    # A prompt at 10 ms a token takes a second: three of them.
+    assert len(warm_up.rehearsal(workload, 16, 1e-2)) == 3
 
 
 @pytest.mark.parametrize(("took", "reference", "close"), [(1.7, 1.0, True), (1.8, 1.0, False), (0.2, 0.0, True)])

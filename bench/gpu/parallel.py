@@ -60,6 +60,7 @@ KNOBS: dict[str, bool | int | float | str] = {
 GRAPHS: dict[str, Any] = {
     "mode": 0,
     "cudagraph_mode": "FULL_DECODE_ONLY",
+    "pass_config": {"fuse_allreduce_rms": False},
     "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256],
 }
 # Multicast over NVLink stays off; loopback is the only interface that ranks of one node need.

@@ -68,7 +68,7 @@ def measure_all(shape: str, out: Path, budget_s: float) -> None:
                 print(f"{name}: left out, no time", flush=True)
                 continue
             workload = build_workload(traffic, requests=count, seed=len(name) + count)
-            warm_up(target, workload)
+            warm_up(running, target, workload)
             run = observe(running, target, config, workload, run_id=name, command="bench", cut_s=CUT_S)
             (out / f"{name}.json.gz").write_bytes(gzip.compress(msgspec.json.encode(run)))
             print(f"{name}: {run.metrics().output_tokens_per_s:,.0f} tok/s", flush=True)

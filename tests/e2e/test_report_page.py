@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from powerband.report.page import render_page
+from powerband.records.columns import Columns
+from powerband.records.slo import parse_slo
+from powerband.report.document import Document
+from powerband.report.load_document import load_document
+from powerband.report.page import render_document, render_page
 from tests.support import sample_report as sample
 from tests.support.chromium import Chromium, find_chromium
 
@@ -73,6 +77,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": render_page(sample.hostile_report(), runs),
         "unverified": render_page(sample.unverified_report(), {}),
         "zero": render_page(sample.zero_baseline_report(), runs),
+        "load": render_document(sample_load()),
     }
     folder = tmp_path_factory.mktemp("pages")
     for name, html in reports.items():
@@ -80,9 +85,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in reports}
 
 
+def sample_load() -> Document:
+    """The page of one run of the load generator, of a run of the sample."""
+    run = next(iter(sample.sample_runs().values()))
+    return load_document(run, Columns(run.traces), parse_slo("ttft=500ms,tpot=50ms,e2e=2s"), ["a note"])
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["sample", "hostile", "unverified", "zero"])
+@pytest.mark.parametrize("name", ["sample", "hostile", "unverified", "zero", "load"])
 def test_the_page_opens_cleanly(
     chromium: Chromium, pages: dict[str, Path], tmp_path: Path, name: str, width: int, dark: bool
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -19,7 +20,7 @@ from powerband.load.stop_rules import Stop
 from powerband.load.target import Endpoint, Target
 from powerband.load.tokens import first_model
 from powerband.load.traffic import at_rate, build_workload
-from powerband.records.errors import EngineError, RequestError
+from powerband.records.errors import EngineError, MachineError, RequestError
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.units import ns_to_s
 from powerband.records.workload import Workload
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="a stored run, what is left of one that was killed, or the log of vLLM bench, guidellm or AIPerf",
     )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the run as a page (.html), also of --show")
     add_traffic(parser)
     add_home(parser)
     add_output(parser)
@@ -105,11 +107,26 @@ def _print(args: argparse.Namespace, measured: LoadRun, slo: Slo | None, stopped
         text.end_progress()
     counted = measured.without_warmup(args.warmup)
     metrics = counted.metrics(slo)
+    if args.page:
+        _write_page(args.page, counted, slo)
     if args.json:
         print_json(text.document(counted, metrics, slo, stopped))
     else:
         print_text(text.result(counted, metrics, slo, **terminal()))
     return 0
+
+
+def _write_page(path: Path, load: LoadRun, slo: Slo | None) -> None:
+    from powerband.report.load_document import load_document
+    from powerband.report.page import render_document
+
+    page = render_document(load_document(load.run, load.columns, slo, text.notes(load)))
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise MachineError(
+            f"cannot write {path}: {error.strerror}", hint="the run is kept: --show RUN --page FILE"
+        ) from error
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ def drift(columns: Columns) -> str | None:
         error = math.sqrt(float((scatter**2).sum()) / (_BATCHES - 2) / float((places**2).sum()))
         change = slope * (_BATCHES - 1)
         if abs(slope) > _T99_TREND * error and abs(change) > _LEAST_DRIFT * float(means.mean()):
-            first, last = (format_duration(float(means.mean()) + side * change / 2) for side in (-1, 1))
+            first, last = (format_duration(float(means[place])) for place in (0, -1))
             said = name.removesuffix("_s").upper()
             return f"not steady: {said} went from {first} to {last} over the run; cut the warm-up or run longer"
     return None

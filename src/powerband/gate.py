@@ -15,7 +15,7 @@ from powerband.load.quality.collect import OnShare, collect_evidence, find_score
 from powerband.load.quality.judge import judge_answers
 from powerband.load.target import Target
 from powerband.probes.content import hash_model, package_versions
-from powerband.probes.installed import find_llamacpp, find_package
+from powerband.probes.installed import find_llamacpp, find_package, find_vllm
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.quality import Evidence, QualityReport, QualityTask
@@ -198,7 +198,12 @@ def engine_build(engine: str) -> str | None:
         return "fake"
     if engine in _HOSTED and PYTHON in os.environ:
         return package_versions(os.environ[PYTHON], _HOSTED[engine])
-    found = find_llamacpp() if engine == "llamacpp" else find_package(engine.replace("-", "_"))
+    if engine == "llamacpp":
+        found = find_llamacpp()
+    elif engine == "vllm":
+        found = find_vllm(os.environ.get("POWERBAND_VLLM"))
+    else:
+        found = find_package(engine.replace("-", "_"))
     if found is None:
         return None
     if found.version:

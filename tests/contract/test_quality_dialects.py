@@ -1,11 +1,6 @@
 """Token probabilities out of three dialects: each stand-in server knows the truth that must come back."""
 
-import json
 import math
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,9 +13,9 @@ from powerband.load.target import Target
 from powerband.records.errors import EngineError
 from powerband.records.quality import QualityPrompt, QualityTask
 from powerband.records.value import Missing
+from tests.support.answering import serving
 from tests.support.stub_backend import StubBackend, served
 
-Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 WORDS += ["thirteen"]
 
@@ -28,37 +23,6 @@ WORDS += ["thirteen"]
 def truth(before: list[int], token: int) -> float:
     """The logarithm of a probability that depends on the token before and on the place."""
     return -0.5 - ((before[-1] * 7 + token + len(before)) % 10) / 4
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._reply({})
-
-        def do_POST(self) -> None:
-            self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _reply(self, body: dict[str, Any]) -> None:
-            status, document = answer(self.path, body)
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return None
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def ids(text: str) -> list[int]:

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 from powerband.engines.base import get_engine
-from powerband.gate import Gate, numerics, serving, to_result
+from powerband.gate import Gate, engine_build, numerics, serving, to_result
 from powerband.load.quality.tasks import load_task
 from powerband.probes.content import hash_model, package_versions
 from powerband.records.config import EngineConfig
 from powerband.records.errors import MachineError, RequestError
 from powerband.records.quality import Evidence, QualityAnswer, QualityMetric, QualityReport, ScoredText
 from powerband.records.value import Interval, Missing
+from powerband.records.workload import Workload
 from powerband.stores.quality import load_evidence, load_report, save_evidence, save_report
+from powerband.verify.quality import need_quality
 
 
 def report() -> QualityReport:
@@ -103,3 +105,36 @@ def test_versions_as_another_interpreter_has_them() -> None:
     assert "numpy" in (package_versions(sys.executable, ("numpy",)) or "")
     assert package_versions(sys.executable, ("no-such-package",)) is None
     assert package_versions("/no/such/python", ("numpy",)) is None
+
+
+def test_vllm_of_another_environment_is_known_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: with POWERBAND_VLLM set no verdict was ever recalled, since the package was looked for here alone."""
+    script = tmp_path / "bin" / "vllm"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm-0.26.0.dist-info").mkdir(parents=True)
+    monkeypatch.setenv("POWERBAND_VLLM", str(script))
+    assert engine_build("vllm") == "vllm 0.26.0"
+    monkeypatch.setenv("POWERBAND_VLLM", str(tmp_path / "nothing"))
+    assert engine_build("vllm") is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "knob", "value"),
+    [
+        ("vllm", "attention_backend", "FLASHINFER"),
+        ("vllm", "kv_cache_dtype", "fp8"),
+        ("vllm", "quantization", "fp8"),
+        ("sglang", "attention_backend", "triton"),
+        ("transformers", "attn_implementation", "eager"),
+        ("llamacpp", "flash_attn", "on"),
+        ("llamacpp", "cache_type_k", "q4_0"),
+        ("llamacpp", "chat_template", "llama2"),
+    ],
+)
+def test_what_changes_numbers_needs_the_gate(engine: str, knob: str, value: str) -> None:
+    adapter = get_engine(engine)
+    before = adapter.naive("model", Workload(requests=(), source="test"))
+    assert need_quality(before, before, adapter.knobs()).verdict == "not_needed"
+    assert need_quality(before, before.replace(**{knob: value}), adapter.knobs()).verdict == "not_run"

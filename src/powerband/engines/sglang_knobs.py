@@ -94,7 +94,7 @@ def _execution() -> tuple[Knob, ...]:
     return (
         Knob(
             name="attention_backend", kind="choice", choices=ATTENTION, naive="auto",
-            grid=("auto", "flashinfer", "fa3", "triton"), help="attention kernels",
+            grid=("auto", "flashinfer", "fa3", "triton"), help="attention kernels", numerics=True,
             addresses=("kernel_choice", "memory_bandwidth_bound"),
         ),
         Knob(

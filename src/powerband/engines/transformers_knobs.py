@@ -65,7 +65,7 @@ def _execution() -> tuple[Knob, ...]:
     return (
         Knob(
             name="attn_implementation", kind="choice", choices=ATTENTION, naive="auto", grid=("auto", "eager"),
-            help="attention kernels; auto is sdpa where the model has it",
+            help="attention kernels; auto is sdpa where the model has it", numerics=True,
             addresses=("kernel_choice", "memory_bandwidth_bound"),
         ),
         Knob(

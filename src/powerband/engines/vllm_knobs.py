@@ -157,7 +157,7 @@ def _execution(here: Machine) -> tuple[Knob, ...]:
         ),
         Knob(
             name="attention_backend", kind="choice", choices=BACKENDS, naive="auto",
-            grid=("auto", "FLASHINFER") if here.cards else (), addresses=("kernel_choice",),
+            grid=("auto", "FLASHINFER") if here.cards else (), addresses=("kernel_choice",), numerics=True,
             help="attention kernels (before 0.13 the variable VLLM_ATTENTION_BACKEND)",
         ),
         Knob(

@@ -73,7 +73,7 @@ def test_what_is_turned_depends_on_the_machine() -> None:
 
 def test_knobs_that_alter_answers_are_marked() -> None:
     marked = {knob.name for knob in vllm_knobs(H200) if knob.numerics}
-    assert marked == {"kv_cache_dtype", "quantization", "dtype", "load_format"}
+    assert marked == {"kv_cache_dtype", "quantization", "dtype", "load_format", "attention_backend"}
 
 
 def test_flags_in_vllms_own_spelling() -> None:

@@ -32,6 +32,12 @@ from powerband.stores.sqlite import Journal
 from powerband.warm_up import warm_up
 
 LOADS = {1: ("in=128,out=64,concurrency=1", 5), 8: ("in=128,out=64,concurrency=8", 32)}
+# The gate is not about speed, and the machine need not be quiet for it: threads that wait for each other would crawl.
+ONE_THREAD: dict[str, dict[str, Value]] = {
+    "vllm": {"VLLM_CPU_OMP_THREADS_BIND": "0"},
+    "llamacpp": {"n_threads": 1},
+    "transformers": {"num_threads": 1},
+}
 START_S = {"vllm": 75.0, "transformers": 60.0, "llamacpp": 35.0}  # of a start and its loads: what a budget must hold
 
 
@@ -58,7 +64,7 @@ GROUPS = {
     ),
     "transformers": Group(
         "reference",
-        ("int8", "int4"),
+        ("int8", "int4", "bnb-nf4"),
         {"dtype": "bfloat16", "batching": "static", "batch_size": 8, "num_threads": 2},
     ),
 }  # fmt: skip
@@ -109,7 +115,7 @@ def workload_of(width: int) -> Workload:
 
 
 def plan_of(args: argparse.Namespace, engine: str, label: str) -> str:
-    config = config_of(args.models, engine, label)
+    config = config_of(args.models, engine, label).replace(**ONE_THREAD[engine])
     path = Path(args.home) / "plans" / f"{engine}-{label}.toml"
     write_plan(path, Plan(engine=engine, model=config.model, knobs=config.knobs))
     return str(path)

@@ -1,9 +1,11 @@
 """Servers for the load benches: the C one, built on the spot, or the shipped fake; each pinned to a core."""
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SERVER_CORE, CLIENT_CORE = 0, 1
+PR_SET_PDEATHSIG = 1
 
 
 def build() -> Path:
@@ -61,11 +64,16 @@ def fake_server(*flags: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _pinned(argv: list[str]) -> Iterator["subprocess.Popen[str]"]:
     pin = ["taskset", "-c", str(SERVER_CORE)] if (os.cpu_count() or 1) > 1 and shutil.which("taskset") else []
-    with subprocess.Popen([*pin, *argv], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*pin, *argv], stdout=subprocess.PIPE, text=True, preexec_fn=_end_with_parent) as process:
         try:
             yield process
         finally:
             process.terminate()
+
+
+def _end_with_parent() -> None:
+    """A bench that is killed leaves no server on its core."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def pin_client() -> None:

@@ -179,7 +179,7 @@ def _named(timeline: Timeline, words: tuple[str, ...]) -> Spans:
 def covered_ns(spans: Spans, thread: Ints, begin: Ints, until: Ints) -> Floats:
     """How much of each interval is covered by spans of its thread (nested and overlapping ones count once)."""
     covered = np.zeros(begin.size)
-    for number in np.unique(thread):
+    for number in np.flatnonzero(np.bincount(thread)):
         mine = thread == number
         of_thread = spans.thread == number
         start, end = spans.start_ns[of_thread], spans.end_ns[of_thread]

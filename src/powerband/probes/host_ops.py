@@ -53,10 +53,10 @@ def _take(rows: list[Event], columns: Columns, names: Index, threads: Index, odd
         return
     start, end, kept = read_times(rows, odd)
     rows = rows if kept.size == len(rows) else [rows[k] for k in kept.tolist()]
-    thread = threads.of_all([(row.pid, row.tid) for row in rows])
-    columns.add(start, end, thread, names.of_all([row.name for row in rows]), np.zeros(len(rows), dtype=np.int64))
+    thread = threads.of_all([row.pid for row in rows], [row.tid for row in rows])
+    columns.add(start, end, thread, names.of_all([row.name for row in rows]))
 
 
-def _of_thread(table: tuple[Ints, Ints, Ints, Ints, Ints], thread: int, zero_ns: int) -> Spans:
+def _of_thread(table: tuple[Ints, ...], thread: int, zero_ns: int) -> Spans:
     mine = table[2] == thread
     return Spans(table[0][mine] - zero_ns, table[1][mine] - zero_ns, table[2][mine], table[3][mine])

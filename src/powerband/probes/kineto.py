@@ -1,6 +1,7 @@
 """Read a torch.profiler trace (Kineto; CUDA or ROCm) into the timeline of its busiest device."""
 
 import gc
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from powerband.probes.timeline_build import Work, build_timeline
-from powerband.probes.trace_columns import Columns, Index, read_times, thread_name, whole_number
+from powerband.probes.trace_columns import Columns, Index, correlations, read_times, thread_name
 from powerband.probes.trace_events import Args, Event, read_events
 from powerband.records.errors import RequestError
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL, MEMSET, Ints, Timeline
@@ -35,9 +37,9 @@ _HOST = {
     "user_annotation": "marks",
     "python_function": "python",
 }
-_COMMUNICATION = ("nccl", "rccl", "oneccl", "all_reduce", "allreduce", "all_gather", "cross_device")
+_COMMUNICATION = re.compile("nccl|rccl|oneccl|all_reduce|allreduce|all_gather|cross_device")
 # Host functions that wait for something else than the device.
-_WAITING = ("sleep", "select", "poll", "acquire", "wait", "recv", "queue.py", "accept")
+_WAITING = re.compile(r"sleep|select|poll|acquire|wait|recv|queue\.py|accept")
 _LOADING = ("enumerate(DataLoader)", "DataLoader", "dataloader.py")
 # Beyond these the columns need more than a gigabyte; device work is looked at in many more columns than the rest.
 _MAX_EVENTS, _MAX_WORK = 20_000_000, 5_000_000
@@ -49,9 +51,7 @@ _NO_ARGS = Args()
 class _Reading:
     """What is gathered while the events pass by; the numbers beside the columns say what ``extra`` holds."""
 
-    work: Columns = field(default_factory=Columns)  # correlation
-    kinds: list[Ints] = field(default_factory=list)  # beside work: kind and device
-    devices: list[Ints] = field(default_factory=list)
+    work: Columns = field(default_factory=Columns)  # correlation, kind, device
     calls: Columns = field(default_factory=Columns)  # correlation
     ops: Columns = field(default_factory=Columns)
     waits: Columns = field(default_factory=Columns)
@@ -122,6 +122,8 @@ def _take_block(reading: _Reading, events: Sequence[Event]) -> None:
         if not group:
             continue
         start, end, kept = read_times(group, reading.odd)
+        if not kept.size:
+            continue
         rows = group if kept.size == len(group) else [group[k] for k in kept.tolist()]
         names = reading.names.of_all([event.name for event in rows])
         if category in _WORK:
@@ -140,34 +142,29 @@ def _telling(reading: _Reading, frames: list[Event]) -> list[Event]:
 
 def _take_work(reading: _Reading, rows: list[Event], kind: int, start: Ints, end: Ints, names: Ints) -> None:
     args = [event.args or _NO_ARGS for event in rows]
-    ids = [whole_number(each.correlation) for each in args]
-    devices = [
-        each.device if isinstance(each.device, int) else str(event.pid) for each, event in zip(args, rows, strict=True)
-    ]
-    streams = [
-        each.stream if isinstance(each.stream, int) else str(event.tid) for each, event in zip(args, rows, strict=True)
-    ]
-    lanes = reading.threads.of_all([("gpu", *lane) for lane in zip(devices, streams, strict=True)])
+    devices, streams = [each.device for each in args], [each.stream for each in args]
+    if {*map(type, devices), *map(type, streams)} != {int}:  # then the process is the device and the thread the stream
+        pairs = [*zip(devices, streams, rows, strict=True)]
+        devices = [device if isinstance(device, int) else str(event.pid) for device, _, event in pairs]
+        streams = [stream if isinstance(stream, int) else str(event.tid) for _, stream, event in pairs]
     kinds = np.full(len(rows), kind, dtype=np.int64)
     if kind == KERNEL:
-        for name in set(names.tolist()):
-            if _meaning(reading, name, rows, names) == "communication":
+        for name, meaning in _meanings(reading, rows, names).items():
+            if meaning == "communication":
                 kinds[names == name] = COMMUNICATION
-    if rows:
-        reading.pieces_of_work += len(rows)
-        reading.kinds.append(kinds)
-        reading.devices.append(reading.device_names.of_all(devices))
-    reading.work.add(start, end, lanes, names, _ints(ids))
+    reading.pieces_of_work += len(rows)
+    lanes = reading.threads.of_all(["gpu"] * len(rows), devices, streams)
+    ids = correlations([each.correlation for each in args])
+    reading.work.add(start, end, lanes, names, ids, kinds, reading.device_names.of_all(devices))
 
 
 def _take_host(reading: _Reading, rows: list[Event], group: str, start: Ints, end: Ints, names: Ints) -> None:
-    threads = reading.threads.of_all([(event.pid, event.tid) for event in rows])
-    none = np.zeros(len(rows), dtype=np.int64)
+    threads = reading.threads.of_all([event.pid for event in rows], [event.tid for event in rows])
     if group == "calls":
-        ids = [whole_number((event.args or _NO_ARGS).correlation) for event in rows]
-        reading.calls.add(start, end, threads, names, _ints(ids))
+        ids = correlations([(event.args or _NO_ARGS).correlation for event in rows])
+        reading.calls.add(start, end, threads, names, ids)
         return
-    meanings = {name: _meaning(reading, name, rows, names) for name in set(names.tolist())}
+    meanings = _meanings(reading, rows, names)
     if group == "python" and len(reading.dull) < _MAX_DULL:
         reading.dull |= {
             event.name
@@ -177,46 +174,44 @@ def _take_host(reading: _Reading, rows: list[Event], group: str, start: Ints, en
     # Python frames are kept only where they say what the host waits for.
     targets = {"load": reading.loads, "wait": reading.waits if group == "python" else reading.ops}
     usual = {"python": None, "marks": reading.marks, "ops": reading.ops}[group]
-    for meaning in {*meanings.values()}:
+    said = {*meanings.values()}
+    for meaning in said:
         target = reading.marks if meaning == "step" and group != "python" else targets.get(meaning, usual)
         if target is None:
             continue
-        chosen = np.isin(names, [name for name, said in meanings.items() if said == meaning])
-        target.add(start[chosen], end[chosen], threads[chosen], names[chosen], none[chosen])
+        chosen: NDArray[np.bool_] | slice = slice(None)
+        if len(said) > 1:
+            chosen = np.isin(names, [name for name, one in meanings.items() if one == meaning])
+        target.add(start[chosen], end[chosen], threads[chosen], names[chosen])
 
 
-def _meaning(reading: _Reading, number: int, rows: list[Event], names: Ints) -> str:
-    """What an event's name says, looked at once for each name."""
-    said = reading.meanings.get(number)
-    if said is None:
-        name = str(rows[int(np.argmax(names == number))].name)
-        lowered = name[:160].lower()
-        if any(word in lowered[:80] for word in _COMMUNICATION):
-            said = "communication"
-        elif any(word in name for word in _LOADING):
-            said = "load"
-        elif name.startswith("ProfilerStep"):
-            said = "step"
-        elif any(word in lowered for word in _WAITING) and "nn.module" not in lowered:
-            said = "wait"
-        else:
-            said = ""
-        reading.meanings[number] = said
-    return said
+def _meanings(reading: _Reading, rows: list[Event], names: Ints) -> dict[int, str]:
+    """What each name that occurs says about its event; a name is looked at once."""
+    example = np.zeros(int(names.max()) + 1, dtype=np.int64)
+    example[names] = np.arange(names.size)
+    found = {}
+    for number in np.flatnonzero(np.bincount(names)).tolist():
+        if number not in reading.meanings:
+            reading.meanings[number] = _meaning(str(rows[example[number]].name))
+        found[number] = reading.meanings[number]
+    return found
 
 
-def _ints(values: list[int]) -> Ints:
-    return np.array(values, dtype=np.int64)
+def _meaning(name: str) -> str:
+    lowered = name[:160].lower()
+    if _COMMUNICATION.search(lowered, 0, 80):
+        return "communication"
+    if any(word in name for word in _LOADING):
+        return "load"
+    if name.startswith("ProfilerStep"):
+        return "step"
+    return "wait" if _WAITING.search(lowered) and "nn.module" not in lowered else ""
 
 
 def _build(reading: _Reading, source: str) -> Timeline:
-    order = np.argsort(np.concatenate([piece[0] for piece in reading.work.pieces]), kind="stable")
-    kinds, devices = np.concatenate(reading.kinds)[order], np.concatenate(reading.devices)[order]  # as table() sorts
-    start, end, stream, name, correlation = reading.work.table()
-    work = Work(start, end, stream, name, correlation, kinds, devices)
     return build_timeline(
         source,
-        work,
+        Work(*reading.work.table()),
         reading.calls,
         device_names=reading.device_names.texts(),
         ops=reading.ops,

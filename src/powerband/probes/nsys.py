@@ -227,7 +227,7 @@ class _Export:
             load = loading[np.maximum(number, 0)] & (number >= 0)
             mine = _indexed(thread, self._threads)
             for columns, chosen in ((loads, load), (marks, ~load & (number >= 0))):
-                columns.add(start[chosen], end[chosen], mine[chosen], number[chosen], np.zeros_like(start[chosen]))
+                columns.add(start[chosen], end[chosen], mine[chosen], number[chosen])
         return marks, loads
 
     def _range_texts(self) -> dict[int, int]:

@@ -47,8 +47,9 @@ def build_timeline(
     if mine.all():
         chosen = slice(None)  # views: a large trace does not stand twice in memory
     else:
+        devices = np.count_nonzero(np.bincount(work.device))
         notes.append(
-            f"the trace holds {np.unique(work.device).size} devices; this is the one with the most work, "
+            f"the trace holds {devices} devices; this is the one with the most work, "
             f"{np.count_nonzero(mine)} of {mine.size} pieces"
         )
     zero_ns = int(work.start_ns[chosen][0])

@@ -18,6 +18,8 @@ from powerband.records.errors import RequestError, in_words
 
 # Larger blocks leave the processor's cache: at 4 MiB reading took a third longer.
 _BLOCK_BYTES = 2 << 20
+_PIECE_BYTES = 128 << 10  # what is read of the header, or unpacked, at a time
+_CLOSING = ord("]")
 # A single event is a few hundred bytes, with a deep call stack some 100 kB.
 _MAX_EVENT_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 16 << 20
@@ -77,24 +79,25 @@ def read_events(path: Path) -> Iterator[list[Event]]:
 
 
 def _blocks(file: BinaryIO, name: str) -> Iterator[list[Event]]:
-    buffer = _skip_header(file, name)
+    held = _Held(file, _skip_header(file, name))
     seen = 0
-    while block := file.read(_BLOCK_BYTES):
-        buffer += block
-        events, buffer = _take(buffer)
-        if events:
+    while True:
+        more = held.fill()
+        if events := held.take():
             seen += len(events)
             yield events
-        if len(buffer) > _MAX_EVENT_BYTES:
+        if held.size > _MAX_EVENT_BYTES:
             raise RequestError(f"{name} holds no readable event after the first {seen}", hint=_HINT)
-    yield _last(buffer, name, seen)
+        if not more:
+            break
+    yield _last(held.rest(), name, seen)
 
 
 def _skip_header(file: BinaryIO, name: str) -> bytes:
     """Read up to the opening bracket of the list of events; what follows it is returned."""
     head = b""
     while len(head) <= _MAX_HEADER_BYTES:
-        block = file.read(_BLOCK_BYTES)
+        block = file.read(min(_PIECE_BYTES, _BLOCK_BYTES))
         head += block
         stripped = head.lstrip(_SPACE + b"\xef\xbb\xbf")
         if stripped.startswith(b"["):
@@ -121,31 +124,73 @@ def _shown(start: bytes) -> str:
     return f'"{text}"' if text.isprintable() and "\ufffd" not in text else f"the bytes {start.hex(' ')}"
 
 
-def _take(buffer: bytes) -> tuple[list[Event], bytes]:
-    """All whole events of the buffer, and what is left after them."""
-    for window in (_CUT_WINDOW_BYTES, len(buffer)):
-        cuts = [match.start() for match in _CUT.finditer(buffer, max(len(buffer) - window, 0))]
-        for cut in reversed(cuts[-_MAX_CUTS:]):
-            events = _decode(buffer[: cut + 1])
-            if events is not None:
-                return events, buffer[cut + 1 :].lstrip(_SPACE + b",")
-        if window >= len(buffer):
-            break
-    return [], buffer
+class _Held:
+    """The text in memory that is not decoded yet, behind an opening bracket.
+
+    Always the same bytes: pages fresh from the system for every block cost as much time as decoding it.
+    """
+
+    def __init__(self, file: BinaryIO, head: bytes) -> None:
+        self._file, self._end = file, 1 + len(head)
+        self._bytes = bytearray(b"[" + head)
+
+    @property
+    def size(self) -> int:
+        return self._end
+
+    def fill(self) -> bool:
+        """Read another block; False at the end of the file."""
+        until = self._end + _BLOCK_BYTES
+        if len(self._bytes) <= until:
+            before, self._bytes = self._bytes, bytearray(until + _BLOCK_BYTES)
+            self._bytes[: self._end] = before[: self._end]
+        view = memoryview(self._bytes)
+        while self._end < until:
+            count = self._file.readinto(view[self._end : min(self._end + _PIECE_BYTES, until)])  # type: ignore[attr-defined]
+            if not count:
+                return False
+            self._end += count
+        return True
+
+    def take(self) -> list[Event]:
+        """All whole events, which are given up."""
+        for window in (_CUT_WINDOW_BYTES, self._end):
+            found = _CUT.finditer(self._bytes, max(self._end - window, 0), self._end)
+            for cut in reversed([match.start() + 1 for match in found][-_MAX_CUTS:]):
+                events = self._decode(cut)
+                if events is not None:
+                    rest = bytes(self._bytes[cut : self._end]).lstrip(_SPACE + b",")
+                    self._end = 1 + len(rest)
+                    self._bytes[1 : self._end] = rest
+                    return events
+            if window >= self._end:
+                break
+        return []
+
+    def _decode(self, cut: int) -> list[Event] | None:
+        """With a closing bracket in place of what follows the event, a comma or a space."""
+        follows, self._bytes[cut] = self._bytes[cut], _CLOSING
+        try:
+            return _decode(memoryview(self._bytes)[: cut + 1])
+        finally:
+            self._bytes[cut] = follows
+
+    def rest(self) -> bytes:
+        return bytes(self._bytes[1 : self._end])
 
 
-def _decode(text: bytes) -> list[Event] | None:
+def _decode(text: memoryview) -> list[Event] | None:
     """Events of a whole number of objects; None where it is not one. NaN and Infinity are read, as Kineto writes them.
 
     What the fast decoder refuses for another reason than a wrong cut is given to the lenient one.
     """
     try:
-        return _BLOCK.decode(b"[" + text + b"]")
+        return _BLOCK.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if "truncated" in str(error):
+        if "truncated" in str(error) or "trailing" in str(error):
             return None
     try:
-        rows = json.loads((b"[" + text + b"]").decode("utf-8", errors="replace"), strict=False)
+        rows = json.loads(bytes(text).decode("utf-8", errors="replace"), strict=False)
     except (ValueError, RecursionError):
         return None
     return [_event_of(row) for row in rows if isinstance(row, dict)]

@@ -13,6 +13,7 @@ from powerband.locate.timeline import diagnose_timeline
 from powerband.probes import trace_events
 from powerband.probes.kineto import read_kineto
 from powerband.probes.timeline_build import match_launches
+from powerband.probes.trace_columns import Index, correlations
 from powerband.probes.trace_events import read_events
 from powerband.records.errors import RequestError
 from powerband.records.timeline import COMMUNICATION, COPY, KERNEL
@@ -112,6 +113,36 @@ def test_two_clocks_are_noticed_and_launches_not_used(tmp_path: Path) -> None:
     assert set(timeline.work_launch.tolist()) == {-1}
     assert any("two clocks" in note for note in timeline.notes)
     assert diagnose_timeline(timeline).verdict == "undecided"
+
+
+def test_ids_and_names_of_any_kind_become_numbers() -> None:
+    assert correlations([3, 0, (1 << 62) - 1]).tolist() == [3, 0, (1 << 62) - 1]
+    assert correlations([-4, 1 << 62]).tolist() == [-1, -1]
+    assert correlations([7, None, "7", 2.0, 1 << 80, -(1 << 80), []]).tolist() == [7, -1, -1, -1, -1, -1, -1]
+    index = Index()
+    assert index.of_all(["a", "b", "a"]).tolist() == [0, 1, 0]
+    assert index.of_all(["b", ["a list"], "c", ["a list"]]).tolist() == [1, 2, 3, 2]
+    assert index.of_all([1, 1, 2], ["x", "y", "x"]).tolist() == [4, 5, 6]
+    assert index.of_all([2, 1], ["x", "x"]).tolist() == [6, 4]
+    assert index.of_all([]).tolist() == []
+
+
+def test_a_trace_of_one_block_is_read_as_fast_as_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the last event go through the fast decoder, with keys after the list or without."""
+    slow: list[dict[str, Any]] = []
+    read = trace_events._event_of
+
+    def count(row: dict[str, Any]) -> trace_events.Event:
+        slow.append(row)
+        return read(row)
+
+    monkeypatch.setattr(trace_events, "_event_of", count)
+    for after in ({}, {"otherData": [{"a": 1}, {"b": [{}, {}]}]}):
+        path = tmp_path / "one.json"
+        path.write_text(json.dumps({"traceEvents": SMALL * 100, **after}))
+        slow.clear()
+        assert sum(map(len, read_events(path))) == 500
+        assert len(slow) == 1
 
 
 def test_launches_match_by_correlation_and_the_last_wins() -> None:

@@ -147,6 +147,10 @@ def test_a_profiler_trace_is_diagnosed_and_one_without_gpu_events_refused(tmp_pa
     document = json.loads(done.stdout)
     assert document["verdict"] == "launch_bound"
     assert document["gpu_busy_ratio"] == pytest.approx(40 / 310)
+    page = tmp_path / "page.html"
+    both = locate(str(path), str(path), "--page", str(page), "--json")
+    assert json.loads(both.stdout)["notes"][0] == "no rank communicates: shown is trace.json alone"
+    assert 'class="bar area' in page.read_text()
     path.write_text(json.dumps({"traceEvents": [event for event in events if event["cat"] != "kernel"]}))
     refused = locate(str(path))
     assert refused.returncode == 2
@@ -162,6 +166,8 @@ def test_a_profiler_trace_is_diagnosed_and_one_without_gpu_events_refused(tmp_pa
         (["http://127.0.0.1:1", "--pid", "999999999"], 2, "no process"),
         (["http://127.0.0.1:1", "--slo", "fast"], 2, "--slo"),
         (["http://127.0.0.1:1", "--for", "1s", "--device", "h2000"], 2, "h200"),
+        (["rank0.json", "rank1.json"], 2, "rank0.json is no trace file"),
+        (["a", "b", "--prove"], 2, "--prove tests one source"),
         ([], 2, "SOURCE"),
     ],
 )

@@ -5,6 +5,7 @@ import platform
 import re
 import secrets
 import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,12 +24,15 @@ from powerband.records.model import ModelSpec
 from powerband.records.run import Provenance, Run
 from powerband.records.sample import EngineSample
 from powerband.records.slo import parse_slo
+from powerband.records.timeline import Timeline
 from powerband.records.units import format_duration, parse_duration
 from powerband.records.value import Missing, known
 from powerband.records.workload import Workload
 from powerband.stores.run_dir import is_run, read_run
 
 _DEFAULT_PROBE = "in=256,out=32,concurrency=1"  # one request at a time: a server in use hardly feels it
+_BINS = 240  # of a page's timeline: some three pixels each
+_Strip = dict[str, list[float]]  # parts of the window, bin by bin
 _ADDRESS = re.compile(r"(https?://\S+|[\w.-]+:\d{1,5}(/\S*)?)", re.IGNORECASE)
 _HINT = (
     "give a server (http://host:port), a run id of the journal, a run's folder, or a trace (.json, .json.gz, .sqlite)"
@@ -36,7 +40,12 @@ _HINT = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="http://host:port, a run id, a run's folder, or a trace file")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        nargs="+",
+        help="http://host:port, a run id, a run's folder, or a trace file; several traces are the ranks of one job",
+    )
     parser.add_argument("--for", dest="watch", metavar="TIME", help="how long to watch (default 30s; 8s with --prove)")
     parser.add_argument("--pid", type=int, help="process id of the engine on this host: adds its CPU use")
     parser.add_argument("--probe", action="store_true", help="also send light traffic and time it (default: read-only)")
@@ -57,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a server: have it record itself for --for (default 2s); FOLDER is where it writes its traces",
     )
     parser.add_argument("--folded", type=Path, metavar="FILE", help="of a trace: write folded stacks for flame graphs")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the diagnosis as a page (.html)")
     parser.add_argument("--api-key", default="", help="sent as a bearer token")
     parser.add_argument("--model", help="a folder with config.json or a .gguf file: compares steps with the roofline")
     parser.add_argument("--device", help="catalogue name or auto: the device of that roofline")
@@ -66,7 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = _diagnose(args)
+    found, strip = _diagnose(args)
+    if args.page:
+        from powerband.report.page import render_diagnosis_page
+
+        page = render_diagnosis_page(found, strip=strip, command=command_line())
+        _write(args.page, lambda path: path.write_text(page, encoding="utf-8"))
     if args.json:
         print_json(found)
     else:
@@ -76,30 +91,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _diagnose(args: argparse.Namespace) -> Diagnosis:
+def _diagnose(args: argparse.Namespace) -> tuple[Diagnosis, _Strip | None]:
     slo = parse_slo(args.slo) if args.slo else None
     device, model = _device(args), _model(args.model)  # before anything is watched: a wrong name costs no wait
-    source, path = args.source, Path(args.source)
+    if len(args.source) > 1:
+        if args.prove or args.engine or args.set:
+            raise RequestError(f"--prove tests one source, not {len(args.source)}", hint=_HINT)
+        return _trace(args, _traces(args.source), model, device)
+    args.source = source = args.source[0]
+    path = Path(source)
     if args.prove:
         from powerband.cli.locate_prove import prove_source
 
         address = bool(_ADDRESS.fullmatch(source)) and not path.exists()
-        return prove_source(args, url=address, model=model, device=device, slo=slo)
+        return prove_source(args, url=address, model=model, device=device, slo=slo), None
     if args.engine or args.set:
         raise RequestError("--engine and --set start an engine, which locate does only with --prove", hint=_HINT)
     if _ADDRESS.fullmatch(source) and not path.exists():
         if args.engine_traces:
-            return _trace(args, _recorded(args), model, device)
+            return _trace(args, [_recorded(args)], model, device)
         seen = _watch(args)
     elif is_run(path):
         seen = read_run(path)
     elif path.is_file():
-        return _stated(path) if path.suffix == ".toml" else _trace(args, path, model, device)
+        return (_stated(path), None) if path.suffix == ".toml" else _trace(args, [path], model, device)
     else:
         seen = _stored(args.home, source)
     if model is None and device is not None and Path(seen.config.model).exists():
         model = _model(seen.config.model)
-    return diagnose(seen, model=model, device=device, slo=slo)
+    return diagnose(seen, model=model, device=device, slo=slo), None
 
 
 def _stated(path: Path) -> Diagnosis:
@@ -130,9 +150,41 @@ def _recorded(args: argparse.Namespace) -> Path:
     return largest
 
 
-def _trace(args: argparse.Namespace, path: Path, model: ModelSpec | None, device: DeviceSpec | None) -> Diagnosis:
-    """A profiler trace; what its first bytes say counts, not its name."""
-    from powerband.locate.timeline import diagnose_timeline
+def _traces(sources: Sequence[str]) -> list[Path]:
+    paths = [Path(source) for source in sources]
+    for path in paths:
+        if not path.is_file() or path.suffix == ".toml":
+            raise RequestError(f"{path} is no trace file", hint="several sources must all be traces, one of each rank")
+    return paths
+
+
+def _trace(
+    args: argparse.Namespace, paths: Sequence[Path], model: ModelSpec | None, device: DeviceSpec | None
+) -> tuple[Diagnosis, _Strip | None]:
+    """Profiler traces, one or those of several ranks; files and page are of the rank that the others wait for."""
+    from powerband.locate.ranks import diagnose_ranks
+
+    timelines = [_timeline(path) for path in paths]
+    last, found = diagnose_ranks(timelines, model=model, device=device)
+    timeline = timelines[last]
+    strip: _Strip | None = None
+    if args.perfetto or args.folded or args.page:
+        from powerband.locate.gaps import find_gaps
+        from powerband.locate.strip import bin_window
+        from powerband.report.annotated import write_annotated, write_folded
+
+        gaps = find_gaps(timeline)
+        if args.perfetto:
+            _write(args.perfetto, lambda to: write_annotated(to, timeline, gaps.start_ns, gaps.end_ns, gaps.parts))
+        if args.folded:
+            _write(args.folded, lambda to: write_folded(to, timeline, gaps.parts))
+        if args.page:
+            strip = {name: shares.tolist() for name, shares in bin_window(timeline, gaps, _BINS).items()}
+    return found, strip
+
+
+def _timeline(path: Path) -> Timeline:
+    """What the first bytes of a trace say it is counts, not its name."""
     from powerband.probes.kineto import read_kineto
     from powerband.probes.nsys import is_sqlite, read_nsys
 
@@ -141,20 +193,14 @@ def _trace(args: argparse.Namespace, path: Path, model: ModelSpec | None, device
             f"{path.name} is an Nsight Systems report that was not exported",
             hint=f"export it first: nsys export --type sqlite {path.name}",
         )
-    timeline = read_nsys(path) if is_sqlite(path) else read_kineto(path)
-    if args.perfetto or args.folded:
-        from powerband.locate.gaps import find_gaps
-        from powerband.report.annotated import write_annotated, write_folded
+    return read_nsys(path) if is_sqlite(path) else read_kineto(path)
 
-        gaps = find_gaps(timeline)
-        try:
-            if args.perfetto:
-                write_annotated(args.perfetto, timeline, gaps.start_ns, gaps.end_ns, gaps.parts)
-            if args.folded:
-                write_folded(args.folded, timeline, gaps.parts)
-        except OSError as error:
-            raise RequestError(f"cannot write {error.filename}: {error.strerror}", hint="name another file") from None
-    return diagnose_timeline(timeline, model=model, device=device)
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise RequestError(f"cannot write {error.filename}: {error.strerror}", hint="name another file") from None
 
 
 def _stored(home: Path, run_id: str) -> Run:

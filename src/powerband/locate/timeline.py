@@ -43,12 +43,14 @@ def diagnose_timeline(
     waits = [*_gap_findings(timeline, busy, gaps), *_exposed(busy)]
     work = [_kernels(timeline, busy.compute_ns / busy.window_ns, model, device)] if busy.compute_ns else []
     waits.sort(key=lambda finding: -finding.share)
-    # A device with gaps is judged by what it waits for, a busy one by its work. Launch gaps must be the larger part to
-    # come before the work: recording alone widens them.
+    # A device with gaps is judged by what it waits for, a busy one by its largest part. Launch gaps must be the larger
+    # part to come before the work: recording alone widens them.
     work_share = busy.compute_ns / max(busy.window_ns, 1)
     recorded = [found for found in waits if found.cause == "launch_bound" and found.share < _RECORDED * work_share]
     others = [finding for finding in waits if finding not in recorded]
-    findings = [*others, *work, *recorded] if ratio < _BUSY else [*work, *waits]
+    findings = [*others, *work, *recorded]
+    if ratio >= _BUSY:
+        findings = sorted([*work, *waits], key=lambda finding: -finding.share)
     if not findings:
         findings = [_finding("undecided", 1 - ratio, "no part of the window stands out", "-", "a longer trace")]
     return Diagnosis(
@@ -114,7 +116,7 @@ def _launch(timeline: Timeline, gaps: Gaps, idle: str, gain: str, share: float) 
     seconds = gaps.parts["launch gaps"]
     between_steps = float(seconds[seconds >= _STEP_GAP_NS].sum()) > 0.5 * float(seconds.sum())
     calls = timeline.work_launch[timeline.work_launch >= 0]
-    launches = int(np.unique(calls).size)
+    launches = int(np.count_nonzero(np.bincount(calls)))
     each = calls.size / launches if launches else 0.0
     evidence = f"{idle} waiting for the host to launch ({launches} launches, {each:.1f} kernels each)"
     of_prompts = in_prompts_ns(timeline, gaps.start_ns, seconds) / max(float(seconds.sum()), 1.0)
@@ -248,8 +250,9 @@ def _steps(timeline: Timeline, first: Finding, model: ModelSpec | None, device: 
 
 def _notes(timeline: Timeline, busy: Busy, gaps: Gaps) -> tuple[str, ...]:
     whole = max(busy.window_ns, 1)
+    streams = np.count_nonzero(np.diff(np.sort(timeline.work_stream))) + 1
     lines = [
-        f"{timeline.work_start_ns.size} pieces of device work on {np.unique(timeline.work_stream).size} streams of "
+        f"{timeline.work_start_ns.size} pieces of device work on {streams} streams of "
         f"device {timeline.device}; {gaps.size} gaps; busy is the union over streams",
     ]
     if busy.copy_ns:

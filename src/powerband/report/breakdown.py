@@ -35,8 +35,18 @@ _SWATCHES = {
     "no work": "c0",
     "unseen": "c5",
     "unanswered": "c5",
+    # Of traces.
+    "at work": "c2",
+    "kernels": "c2",
+    "exposed communication": "c1",
+    "exposed copies": "c6",
+    "launch gaps": "w1",
+    "input pipeline": "c3",
+    "host sync": "c4",
+    "waiting for an event": "c1",
+    "between queued kernels": "c6",
 }
-_OTHERS = ("c3", "c4", "c5", "c6")  # for parts with another name, such as those of a trace
+_OTHERS = ("c3", "c4", "c5", "c6")  # for parts with another name
 _UNACCOUNTED = "not accounted for"
 _TOLERANCE = 0.0005  # of the whole: below what the tables print
 
@@ -58,10 +68,10 @@ def time_section(report: LoopReport) -> Section:
     windows = [window_side(label, diagnosis) for label, diagnosis in labelled]
     blocks: list[Block] = []
     if requests:
-        blocks += _pair("The mean request", "request", requests)
-    blocks += _pair("The engine's wall time", "window", windows)
+        blocks += time_blocks("The mean request", "request", requests)
+    blocks += time_blocks("The engine's wall time", "window", windows)
     for label, diagnosis in labelled:
-        blocks.append(_findings(f"Findings in the {label.lower()} run", diagnosis))
+        blocks.append(findings_block(f"Findings in the {label.lower()} run", diagnosis))
     if after is None:
         blocks.append(Text("No other settings were diagnosed.", "muted"))
     sources = [_sources(label, diagnosis) for label, diagnosis in labelled]
@@ -105,10 +115,16 @@ def _side(label: str, whole_s: float, shares: Sequence[Share]) -> Side:
     return Side(label, whole_s, tuple(parts))
 
 
-def _pair(title: str, whole: str, sides: list[Side]) -> list[Block]:
-    names = list(dict.fromkeys(name for side in sides for name, seconds in side.parts))
+def swatches_of(names: list[str]) -> dict[str, str]:
+    """A colour of the stylesheet for each part."""
     others = iter(_OTHERS * (len(names) // len(_OTHERS) + 1))
-    swatches = {name: _SWATCHES.get(name) or next(others) for name in names}
+    return {name: _SWATCHES.get(name) or next(others) for name in names}
+
+
+def time_blocks(title: str, whole: str, sides: list[Side]) -> list[Block]:
+    """A bar a side on one scale, and the table with the same numbers."""
+    names = list(dict.fromkeys(name for side in sides for name, seconds in side.parts))
+    swatches = swatches_of(names)
     longest = max(side.whole_s for side in sides)
     bars = [_bar(side, swatches, longest) for side in sides]
     return [Figures((Figure(title, Svg("".join(bars))),)), _table(title, whole, names, swatches, sides)]
@@ -156,7 +172,7 @@ def _column(side: Side, names: list[str]) -> list[tuple[Cell, Cell]]:
     return [*cells, (Cell(f"{total:,.{decimals}f}"), Cell(percents([total / whole])[0]))]
 
 
-def _findings(title: str, diagnosis: Diagnosis) -> Entries | Text:
+def findings_block(title: str, diagnosis: Diagnosis) -> Entries | Text:
     if not diagnosis.findings:
         return Text(f"{title}: none. Verdict: {words(diagnosis.verdict)}.", "muted")
     return Entries(title, tuple(_entry(finding) for finding in diagnosis.findings))

@@ -7,9 +7,11 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from powerband.records.finding import Diagnosis
 from powerband.records.quality import QualityReport
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
+from powerband.report.diagnosis_page import Strip, diagnosis_document
 from powerband.report.document import Document
 from powerband.report.loop_document import loop_document
 from powerband.report.quality import quality_document
@@ -27,6 +29,11 @@ def render_page(report: LoopReport, runs: Mapping[str, Run]) -> str:
 def render_quality_page(report: QualityReport) -> str:
     """The quality gate's page: what differs, and the worst prompts side by side."""
     return render_document(quality_document(report))
+
+
+def render_diagnosis_page(diagnosis: Diagnosis, *, strip: Strip | None = None, command: str = "") -> str:
+    """What ``locate`` found; ``strip`` is the shares of a trace's window, bin by bin."""
+    return render_document(diagnosis_document(diagnosis, strip=strip, command=command))
 
 
 def render_document(document: Document) -> str:

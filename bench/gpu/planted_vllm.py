@@ -64,7 +64,9 @@ GIB = 1 << 30
 GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32]}
 COMMON = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "enable_prefix_caching": False}
 SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "graphs": ("8b", {**COMMON, "kv_cache_memory_bytes": 16 * GIB, "max_num_seqs": 32}),
+    # One step takes a whole prompt of 24,000 tokens, and whatever came meanwhile waits for it.
+    "graphs": ("8b", {**COMMON, "kv_cache_memory_bytes": 16 * GIB, "max_num_seqs": 32, "max_model_len": 32768,
+                      "max_num_batched_tokens": 32768}),
     "eager": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 32, "enforce_eager": True}),
     "one": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 1, "enforce_eager": True}),
     "full": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 64, "enforce_eager": True,
@@ -85,6 +87,8 @@ class Plant:
     rate_per_s: float | None = None
     cut_s: float = 12.0
     starved: bool = False
+    prefix_tokens: int = 0  # of one of three prefixes, before the prompt's own tokens
+    long_prompt: tuple[int, int] | None = None  # every how many requests, and its tokens
 
 
 PLANTS = (
@@ -99,6 +103,13 @@ PLANTS = (
     Plant("no_batching", "max_num_seqs=1 (1B)", "one", (30, 60), (40, 60), 20, 6.0),
     Plant("kv_pressure", "num_gpu_blocks_override=220: 3,520 tokens of cache (1B)", "full",
           (300, 500), (150, 250), 40, 10.0),
+    Plant("queueing", "max_num_seqs=32, 160 requests within 1.6 s, several times what 32 seats serve (8B, graphs)",
+          "graphs", (50, 70), (60, 80), 160, 100.0, cut_s=14.0),
+    Plant("prefix_cache_miss", "three prefixes of 3,000 tokens in turn, prefix caching off, answers of 3 (8B)",
+          "graphs", (80, 120), (3, 3), 36, prefix_tokens=3000),
+    Plant("head_of_line_blocking", "a prompt of 24,000 tokens every 2 s in one step (max_num_batched_tokens=32768) "
+          "among prompts of 30 tokens, 20 a second (8B)", "graphs", (25, 35), (2, 3), 140, 20.0,
+          long_prompt=(40, 24000)),
 )  # fmt: skip
 
 
@@ -123,13 +134,22 @@ def make_workload(plant: Plant, seed: int) -> Workload:
     requests = tuple(
         RequestSpec(
             offset_ns=round((k + dice.random()) * gap_s * NS),
-            input_tokens=dice.randint(*plant.prompt),
+            input_tokens=plant.prefix_tokens + prompt_tokens(plant, k, dice),
             output_tokens=dice.randint(*plant.answer),
+            prefix_id=k % 3 if plant.prefix_tokens else None,
+            prefix_tokens=plant.prefix_tokens,
         )
         for k in range(plant.requests)
     )
     closed = None if plant.rate_per_s else 1
     return Workload(requests=requests, source=f"planted {plant.cause}", seed=seed, concurrency=closed)
+
+
+def prompt_tokens(plant: Plant, k: int, dice: random.Random) -> int:
+    """Long prompts come in the middle of their period, so that short ones stand before and behind each."""
+    if plant.long_prompt and k % plant.long_prompt[0] == plant.long_prompt[0] // 2:
+        return plant.long_prompt[1]
+    return dice.randint(*plant.prompt)
 
 
 def start(name: str, out: Path, traces: Path) -> Running:
@@ -209,7 +229,7 @@ def trace_decode(running: Running, traces: Path, out: Path) -> dict[str, Any]:
     return {"error": "no readable trace"}
 
 
-def run_plant(number: int, seed: int, running: Running, out: Path, device: str) -> Row:
+def run_plant(number: int, seed: int, running: Running, out: Path, device: str, *, warm: bool) -> Row:
     plant = PLANTS[number]
     shape, knobs = SERVERS[plant.server]
     model, spec = read_model(str(out / "models" / shape)), read_device(device)
@@ -220,7 +240,8 @@ def run_plant(number: int, seed: int, running: Running, out: Path, device: str) 
     engine = [root, *root.children(recursive=True)] if plant.starved else []
     first = min(os.sched_getaffinity(0))
     with confined(engine, {first}):
-        warm_up(running, target, workload)
+        if not warm:
+            warm_up(running, target, workload)
         run = observe(
             running, target, config, workload, run_id=f"{plant.cause}-{seed}", command="bench", cut_s=plant.cut_s
         )
@@ -245,14 +266,14 @@ def run_plant(number: int, seed: int, running: Running, out: Path, device: str) 
     )
 
 
-def start_all(out: Path, traces: Path) -> dict[str, Running]:
-    """All servers at once; one that fails beside the others is started again alone."""
+def start_all(names: set[str], out: Path, traces: Path) -> dict[str, Running]:
+    """These servers at once; one that fails beside the others is started again alone."""
     running: dict[str, Running] = {}
-    with concurrent.futures.ThreadPoolExecutor(len(SERVERS)) as pool:
-        tasks = {name: pool.submit(start, name, out, traces) for name in SERVERS}
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        tasks = {name: pool.submit(start, name, out, traces) for name in names}
     for name, task in tasks.items():
         running |= try_start(name, task.result)
-    for name in SERVERS.keys() - running.keys():
+    for name in names - running.keys():
         running |= try_start(name, lambda name=name: start(name, out, traces))  # type: ignore[misc]
     return running
 
@@ -265,32 +286,54 @@ def try_start(name: str, get: Callable[[], Running]) -> dict[str, Running]:
         return {}
 
 
-def main() -> int:
+def choose_runs(only: str | None, seeds: int) -> list[tuple[int, int]]:
+    """(seed, number in PLANTS), seed by seed, so that a budget that runs out leaves every cause with as many.
+
+    ``only`` is a list such as "queueing,kv_pressure:5,no_batching:2-4": all seeds, one, or some.
+    """
+    numbers = {plant.cause: number for number, plant in enumerate(PLANTS)}
+    runs = []
+    for word in only.split(",") if only else numbers:
+        cause, _, wanted = word.partition(":")
+        if cause not in numbers:
+            raise SystemExit(f"--only: no cause {cause}; there are {', '.join(numbers)}")
+        first, _, last = (wanted or f"1-{seeds}").partition("-")
+        runs += [(seed, numbers[cause]) for seed in range(int(first), int(last or first) + 1)]
+    return sorted(runs)
+
+
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="h200")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", help="some causes, with seeds where not all: queueing,kv_pressure:5")
+    parser.add_argument("--no-trace", action="store_true", help="take no trace of decode")
     parser.add_argument("--budget-s", type=float, default=300.0, help="no run is begun after this many seconds")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_options()
+    runs = choose_runs(args.only, args.seeds)
     began = time.monotonic()
     work, traces = args.out / "work", args.out / "work" / "traces"
     traces.mkdir(parents=True, exist_ok=True)
     for shape, config in SHAPES.items():
         write_model(work / "models" / shape, config)
-    servers = start_all(work, traces.resolve())
+    servers = start_all({PLANTS[number].server for _, number in runs}, work, traces.resolve())
     try:
-        if "graphs" in servers:
-            try:
-                diagnosis = trace_decode(servers["graphs"], traces, args.out)
-            except OSError as error:
-                diagnosis = {"error": f"no trace: {error}"}
-                print(diagnosis, flush=True)
-            (args.out / "vllm-decode.diagnosis.json").write_bytes(msgspec.json.encode(diagnosis))
-        # Seed by seed, so that a budget that runs out leaves every cause with as many.
-        for seed in range(1, args.seeds + 1):
-            for number, plant in enumerate(PLANTS):
-                if plant.server in servers and time.monotonic() - began < args.budget_s:
-                    judge(run_plant(number, seed, servers[plant.server], work, args.device), args.out)
+        if "graphs" in servers and not args.no_trace:
+            keep_trace(servers["graphs"], traces, args.out)
+        warm: set[int] = set()  # one load of a kind compiles what all of its seeds need
+        for seed, number in runs:
+            server = servers.get(PLANTS[number].server)
+            if server is not None and time.monotonic() - began < args.budget_s:
+                try:
+                    judge(run_plant(number, seed, server, work, args.device, warm=number in warm), args.out)
+                    warm.add(number)
+                except PowerbandError as error:  # no row: a run that broke is no verdict
+                    print(f"{PLANTS[number].cause} seed {seed}: {error.message}", flush=True)
     finally:
         for running in servers.values():
             running.stop()
@@ -300,6 +343,15 @@ def main() -> int:
                     archive.add(work / name, arcname=name)
     print(f"{time.monotonic() - began:.0f} s in all", flush=True)
     return 0
+
+
+def keep_trace(running: Running, traces: Path, out: Path) -> None:
+    try:
+        diagnosis = trace_decode(running, traces, out)
+    except OSError as error:
+        diagnosis = {"error": f"no trace: {error}"}
+        print(diagnosis, flush=True)
+    (out / "vllm-decode.diagnosis.json").write_bytes(msgspec.json.encode(diagnosis))
 
 
 def judge(row: Row, out: Path) -> None:

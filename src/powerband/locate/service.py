@@ -51,7 +51,7 @@ def infer_service(run: Run, streams: Streams, activity: Activity, counters: Coun
     # Streams without duration (one token, or all in one chunk) show no overlap, so only a gauge can speak for them.
     blind = gauge is None and not bool(np.any(streams.last_ns > streams.first_ns))
     served = None if blind else max(seen, 1)
-    refilled = None if served in (None, 1) else refilled_share(streams, activity)
+    refilled = None if served in (None, 1) or never_queued(counters) else refilled_share(streams, activity)
     static = refilled is not None and refilled < STATIC_REFILL
     limit = stated if stated is not None else served
     if stated is None and gauge is None and served is not None and not (static or is_binding(activity, served)):
@@ -63,6 +63,14 @@ def infer_service(run: Run, streams: Streams, activity: Activity, counters: Coun
     elif limit is not None:
         start_ns = seat_in_order(streams, limit)
     return Service(served=served, stated_limit=stated, limit=limit, start_ns=start_ns, source=source, refilled=refilled)
+
+
+def never_queued(counters: Counters) -> bool:
+    """Whether the engine's own gauge shows an empty queue in every reading: then nothing waited for a seat.
+
+    Answers of a few tokens end together, and what follows is in prefill by then: without this they look like a batch.
+    """
+    return counters.waiting is not None and float(np.nanmax(counters.waiting)) <= 0
 
 
 def read_stated_limit(run: Run) -> int | None:

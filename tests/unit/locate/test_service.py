@@ -16,6 +16,7 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.model import LayerGroup, ModelSpec
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
+from powerband.records.sample import EngineSample
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
 
@@ -105,6 +106,20 @@ def test_a_jitter_overlap_is_not_concurrency() -> None:
     streams = [(send, [*chunks[:-1], chunks[-1] + 6]) for send, chunks in streams]  # last token 1 ms late
     view = build_view(run_of(streams))
     assert view.service.served == 1 or view.activity.spans_ns[view.activity.decoding > 1].sum() >= 9 * MS
+
+
+def test_answers_that_end_together_are_no_static_batch_where_the_engine_shows_an_empty_queue() -> None:
+    """Groups of three, sent while those before decode, first tokens when these have ended: a batch, or prefill."""
+    groups = [(30 * k, 30 * k + 40) for k in range(12)]
+    run = run_of([steady(send + n, first + n, 2, 4 + n) for send, first in groups for n in range(3)], slots=32)
+    unseen = build_view(run)
+    assert unseen.service.refilled is not None
+    assert unseen.service.refilled < 0.5
+    assert (unseen.service.start_ns > unseen.streams.send_ns).any()
+    gauges = tuple(EngineSample(t_ns=30 * k * MS, running=3.0, waiting=0.0) for k in range(12))
+    view = build_view(msgspec.structs.replace(run, engine_samples=gauges))
+    assert view.service.refilled is None
+    assert view.service.start_ns.tolist() == view.streams.send_ns.tolist()
 
 
 def test_answers_in_one_chunk_show_no_concurrency() -> None:

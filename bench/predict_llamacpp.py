@@ -1,13 +1,17 @@
 """How well a few trials of a real llama.cpp server predict others: other batches, lengths and rates, held out.
 
-    python bench/predict_llamacpp.py MODEL.gguf --runs /tmp/runs --out docs/reference/prediction-llamacpp.md
+    python bench/predict_llamacpp.py MODEL.gguf --runs /tmp/runs --all-cores /tmp/runs2 --grid /tmp/grid \\
+        --out docs/reference/prediction-llamacpp.md
 
 Each case is one start of the server and one run of its traffic; runs are kept in --runs and not measured again. A run
 on a contended host is repeated up to --attempts times and left out if it stays so. Then the step time is fitted to the
-calibrating runs and every other run is predicted from it.
+calibrating runs and every other run is predicted from it. The server gets one core of two (--threads), the client the
+other: with both, two runs of one config differ more than a prediction should miss them by. --all-cores is a folder of
+such runs (``--threads 2``), --grid one of ``bench/search_llamacpp.py measure``, whose repeats say by how much.
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -26,11 +30,13 @@ from powerband.records.run import Contention, Run
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
 from powerband.simulate.what_if import figures_of, what_if
+from search_llamacpp import Measured
 
 CHAT = "in=lognormal(5.0,0.6,32..600),out=lognormal(3.6,0.5,16..120)"
 LONG = "in=lognormal(6.3,0.4,200..1500),out=lognormal(3.4,0.5,16..80)"
 TALK = "in=lognormal(4.0,0.6,16..200),out=lognormal(4.4,0.4,40..200)"
 CUT_S = 60.0
+ONE_CORE = 0.6  # of the traffic that two cores get
 # name: traffic, requests, settings. Three of them calibrate.
 CASES: dict[str, tuple[str, int, dict[str, Value]]] = {
     "naive": (f"{CHAT},arrivals=poisson(0.7/s)", 14, {"n_parallel": 1}),
@@ -46,16 +52,30 @@ CASES: dict[str, tuple[str, int, dict[str, Value]]] = {
     "chat": (f"{TALK},arrivals=poisson(1.5/s)", 24, {"n_parallel": 8}),
     "nocb": (f"{CHAT},arrivals=poisson(1.1/s)", 22, {"n_parallel": 8, "cont_batching": False}),
     "fa": (f"{CHAT},arrivals=poisson(1.3/s)", 26, {"n_parallel": 8, "flash_attn": "off"}),
-    "t1": (f"{CHAT},arrivals=poisson(0.6/s)", 12, {"n_parallel": 4, "n_threads": 1, "n_threads_batch": 1}),
 }
 CALIBRATING = ("naive", "p8", "c8")
 FIGURES = ("tpot_p50_s", "ttft_p50_s", "e2e_p50_s", "output_tokens_per_s")
 
 
-def run_case(model: str, name: str, attempts: int) -> Run | None:
-    traffic, count, settings = CASES[name]
+def cases(threads: int) -> dict[str, tuple[str, int, dict[str, Value]]]:
+    """The cases with so many threads, and one with another number."""
+
+    def on(count: int, settings: dict[str, Value]) -> dict[str, Value]:
+        return {**settings, "n_threads": count, "n_threads_batch": count}
+
+    other = 2 if threads == 1 else 1
+    same = {name: (traffic, count, on(threads, settings)) for name, (traffic, count, settings) in CASES.items()}
+    odd = (f"{CHAT},arrivals=poisson({1.1 if other > 1 else 0.6}/s)", 12, on(other, {"n_parallel": 4}))
+    return {**same, f"t{other}": odd}
+
+
+def run_case(model: str, name: str, attempts: int, threads: int) -> Run | None:
+    traffic, count, settings = cases(threads)[name]
     engine = LlamaCpp()
-    workload = build_workload(traffic, requests=count, seed=len(name) + count)
+    slower = None
+    if threads == 1 and name in CASES:  # as much less traffic as one core does less
+        slower, count = ONE_CORE if "arrivals" in traffic else None, max(5, round(ONE_CORE * count))
+    workload = build_workload(traffic, requests=count, scale_rate=slower, seed=len(name) + count)
     config = engine.complete(engine.naive(model, workload).replace(**settings), workload, frozenset())
     for _ in range(attempts):
         with tempfile.TemporaryDirectory() as folder:
@@ -74,13 +94,13 @@ def run_case(model: str, name: str, attempts: int) -> Run | None:
     return None
 
 
-def collect(model: str, folder: Path, attempts: int) -> dict[str, Run]:
+def collect(model: str, folder: Path, attempts: int, threads: int) -> dict[str, Run]:
     folder.mkdir(parents=True, exist_ok=True)
     runs = {}
-    for name in CASES:
+    for name in cases(threads):
         place = folder / f"{name}.json"
         if not place.exists():
-            run = run_case(model, name, attempts)
+            run = run_case(model, name, attempts, threads)
             if run is None:
                 print(f"{name}: the host stayed contended, left out")
                 continue
@@ -137,32 +157,65 @@ def render(runs: dict[str, Run]) -> str:
 
 
 def noise(runs: dict[str, Run]) -> str:
-    """What the machine itself varies by: the spread of single-sequence token times inside one run."""
+    """What the machine itself varies by inside one run: the spread of single-sequence token times."""
     times = runs["naive"].metrics().tpot_s
     assert isinstance(times, Distribution)
     return f"Within the naive run alone, TPOT had p50 {times.p50 * 1e3:.1f} ms, p90 {times.p90 * 1e3:.1f} ms.\n"
+
+
+def floor(folder: Path) -> str:
+    """How far two runs of one config of the grid lie apart: what no prediction can better."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        one = msgspec.json.decode(path.read_bytes(), type=Measured)
+        if one.run is not None:
+            found.setdefault(one.config.key, []).append(figures_of(one.run.metrics()))
+    pairs = [two for two in found.values() if len(two) == 2 and all(name in one for one in two for name in FIGURES)]
+    lines = [
+        f"Of the grid of [search-llamacpp](search-llamacpp.md), on both cores, {len(pairs)} configs were run twice "
+        "with the same requests. A prediction that knew the mean of all runs of a config would still miss one run by "
+        "the second column (median; the first over the root of 2).",
+        "",
+        "| figure | two runs differ by | a perfect prediction misses one by |",
+        "| --- | --- | --- |",
+    ]
+    for name in FIGURES:
+        apart = statistics.median(abs(math.log(one[name] / other[name])) for one, other in pairs)
+        lines.append(f"| {name.removesuffix('_s')} | {apart:.1%} | {apart / math.sqrt(2):.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+def stored(folder: Path, threads: int) -> dict[str, Run]:
+    """The runs of a folder by case."""
+    paths = [folder / f"{name}.json" for name in cases(threads)]
+    return {path.stem: msgspec.json.decode(path.read_bytes(), type=Run) for path in paths if path.exists()}
+
+
+HEAD = """# Prediction after calibration: llama.cpp on two cores
+
+Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp. The step time is fitted to three runs (one slot;
+eight slots with arrivals, and as a closed loop), every other run is predicted. Times in ms.
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1, help="of the server (default 1)")
     parser.add_argument("--attempts", type=int, default=3)
+    parser.add_argument("--all-cores", type=Path, help="a folder of runs with --threads 2, drawn beside")
+    parser.add_argument("--grid", type=Path, help="a folder of repeats, to say what no prediction can better")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    runs = collect(args.model, args.runs, args.attempts)
-    text = "\n".join(
-        [
-            "# Prediction after calibration: llama.cpp on two shared cores",
-            "",
-            "Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp, 2 threads. The step time is fitted "
-            "to three runs (one slot; eight slots with arrivals, and as a closed loop), every other run is predicted. "
-            "Times in ms. `p8` and `fa` serve the same requests with settings that cost the same here.",
-            "",
-            noise(runs),
-            render(runs),
-        ]
-    )
+    runs = collect(args.model, args.runs, args.attempts, args.threads)
+    parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), render(runs)]
+    if args.all_cores:
+        others = stored(args.all_cores, 2)
+        parts += ["## Threads of the server: 2, the client on the same two cores\n", noise(others), render(others)]
+    if args.grid:
+        parts += ["## What two runs of one config differ by\n", floor(args.grid)]
+    text = "\n".join(parts)
     print(text)
     if args.out:
         args.out.write_text(text, encoding="utf-8")

@@ -16,6 +16,9 @@ from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTim
 ROW_NOISE = 0.10  # relative spread of one observed window (timer, HTTP, neighbours); Huber bends at 1.5 of it
 EFFECTIVE_ROWS = 40  # windows of one run share its conditions: more of them than this add no certainty
 PRIOR_RUNS = 2.0  # the assumed residual weighs as much as this many runs
+# Of a run's weight, what its whole times carry: small pauses are outliers among windows, but they happen again. A
+# window counts at most LONGEST times what is expected of it: a host that stood still does not.
+TOTALS_SHARE, LONGEST = 0.5, 2.0
 
 Array = NDArray[np.float64]
 
@@ -63,12 +66,16 @@ def _solve(
     start = np.array(prior.factors)
     precision: Array = np.linalg.inv(np.array(prior.covariance, dtype=np.float64))
     limits_by_row = [one for one, count in zip(limits, np.diff(bounds).tolist(), strict=True) for _ in range(count)]
-    base = np.array([weight for _, _, weight in rows]) / ROW_NOISE**2
-    seconds = np.array([row.seconds for row, _, _ in rows])
+    sums = _totals([row for row, _, _ in rows], bounds)
+    single = np.array([weight for _, _, weight in rows]) / ROW_NOISE**2
+    base = np.concatenate([(1 - TOTALS_SHARE) * single, TOTALS_SHARE * (sums @ single)])
+    own_s = np.array([row.seconds for row, _, _ in rows])
+    seconds = np.concatenate([own_s, sums @ own_s])
+    count = len(rows)
     factors = start.copy()
     weights = base.copy()
     scale = seconds.copy()
-    relative = np.zeros((len(rows), len(FACTORS)))
+    relative = np.zeros((len(seconds), len(FACTORS)))
     for _ in range(8):  # which side of the roofline binds, and which rows are outliers, depends on the factors
         parts = np.array(
             [
@@ -76,6 +83,8 @@ def _solve(
                 for (row, step, _), limit in zip(rows, limits_by_row, strict=True)
             ]
         )
+        seconds[count:] = sums @ np.minimum(own_s, LONGEST * (parts @ factors))
+        parts = np.concatenate([parts, sums @ parts])
         # By the longer of both: a row cut short by a timer's jitter must not weigh as much as its ratio says.
         scale = np.maximum(seconds, parts @ factors)
         relative = parts / scale[:, None]
@@ -84,9 +93,20 @@ def _solve(
         factors = _non_negative(hessian, target, factors)
         errors = np.abs(relative @ factors - seconds / scale)
         weights = base * np.minimum(1.0, 1.5 * ROW_NOISE / np.maximum(errors, 1e-9))
+        weights[count:] = base[count:]
     covariance = np.asarray(np.linalg.inv(relative.T @ (weights[:, None] * relative) + precision), dtype=np.float64)
     left: Array = (relative @ factors) * scale / seconds - 1.0
-    return factors, covariance, left
+    return factors, covariance, left[:count]
+
+
+def _totals(rows: Sequence[Observed], bounds: list[int]) -> Array:
+    """For each run a line that adds up its windows without prompts, and one for those with; none for no window."""
+    prompts = np.array([row.prefill_tokens > 0 for row in rows])
+    place = np.arange(len(rows))
+    lines = [
+        (low <= place) & (place < high) & (prompts == kind) for low, high in pairwise(bounds) for kind in (False, True)
+    ]
+    return np.array([line for line in lines if line.any()], dtype=np.float64)
 
 
 def _with(step: StepTime, factors: Array) -> StepTime:
@@ -97,14 +117,15 @@ def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
     """Datasheet seconds of a row by factor; a prompt longer than the budget is the steps it takes."""
     total = np.zeros(len(FACTORS))
     left, cached, budget = row.prefill_tokens, 0, limits.most_prompt_tokens
-    apart = limits.split_rows and row.sequences > 0
+    apart = (limits.split_rows or limits.prompts_first) and row.sequences > 0
     while True:
         take = min(left, max(budget - row.sequences, 1))
         left -= take
         ended = 1 if take and not left else 0
         pairs = take * (cached + (take + 1) / 2)
         if apart:
-            total += _decode_parts(row, step)
+            if not (limits.prompts_first and cached):  # decoding goes on once, after the last pass of the prompt
+                total += _decode_parts(row, step)
             if take:
                 total += step.parts(sequences=0, context_tokens=0.0, prefill_tokens=take, pairs=pairs, sampled=ended)
         else:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 
 from powerband.simulate.scheduler import Speculation
-from powerband.simulate.step_time import FACTORS, SMALL_BATCH, StepTime
+from powerband.simulate.step_time import FACTORS, SMALL_BATCH, StepTime, padded
 
 
 class Clock:
@@ -27,6 +27,7 @@ class Clock:
         "_idle_share",
         "_leftover",
         "_overhead",
+        "_pad",
         "_pair",
         "_per_step",
         "_per_token",
@@ -74,6 +75,7 @@ class Clock:
         alone = step.parts(sequences=1, context_tokens=0.0, prefill_tokens=0, pairs=0.0, sampled=1)
         self._single_s = single * alone[FACTORS.index("single")]
         self._tile = t.tile_tokens
+        self._pad = t.pad_tokens
         self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
         self.request_s = step.request_s
@@ -110,6 +112,8 @@ class Clock:
             core += (sequences + guesses) % self._tile * self._leftover
         if prefill:
             core += self._prefill_step + min(pairs, self._cap * prefill) * self._capped_pair
+        if self._pad > 1:
+            context = padded(context, sequences, self._pad)
         sliding = min(context, sequences * self._window) * self._sliding
         return (
             self._overhead
@@ -134,8 +138,11 @@ class Clock:
         return sum(first for first, _ in parts), sum(growth for _, growth in parts)
 
     def decode_s(self, sequences: int, context: float) -> tuple[float, float]:
-        """The next pure decode step, and how much longer each one after it is (contexts grow by one token each)."""
+        """The next pure decode step, and how much longer each one after it is (contexts grow by one token each; one
+        that counts in multiples is taken as it is now)."""
         first = self.mixed_s(sequences, context, 0, 0.0, 0)
+        if self._pad > 1:
+            return first, 0.0
         if not self._sliding:
             return first, sequences * self._context * (1.0 + self._drafts * self._draft_share) / self._gain
         return first, self.mixed_s(sequences, context + sequences, 0, 0.0, 0) - first

@@ -43,13 +43,17 @@ TERM_KNOBS = (
     "n_threads",
     "n_threads_batch",
     "n_ubatch",
+    "flash_attn",
     "cache_type_k",
     "cache_type_v",
     "kv_cache_dtype",
     "enforce_eager",
     "quantization",
 )
-EAGER_LAYER_S = 90e-6  # kernels of a layer launched one by one, about 12 at 7 us (assumed)
+# Kernels of a layer launched one by one from Python, by lone decode of vLLM 0.26 on the virtual hosts of H200s, eager
+# less graphs: 16.5 - 4.5 ms over 32 layers, 22.3 - 8.1 ms over 40; with experts 54.8 - 4.1 ms over 48. A quicker host
+# takes less; 90 us (12 kernels at 7 us) had been assumed.
+EAGER_LAYER_S, EAGER_EXPERT_LAYER_S = 0.38e-3, 0.67e-3
 # Transformers runs each module of a layer in Python: 43 to 57 ms a token seen for 40 layers on H200s, 37 ms for 30
 # small ones on a CPU, less what the weights take.
 TRANSFORMERS_LAYER_S = {"gpu": 1.1e-3, "cpu": 0.4e-3}
@@ -57,6 +61,12 @@ TRANSFORMERS_LAYER_S = {"gpu": 1.1e-3, "cpu": 0.4e-3}
 # 1 to 8 slots: 11, 20, 29, 28, 39, 40, 48, 52 ms a step.
 CPU_TILE = 4
 CPU_VECTOR_SHARE = 0.25  # of a prompt's attention rate, where one query at a time meets the cache (assumed)
+# Without flash attention llama.cpp's decode multiplies with the whole cache view, which is padded to so many cells
+# (llama_kv_cache::get_n_kv); with it, masked cells are passed over.
+UNFUSED_CELLS = 256
+# Speed of a share of the cores: 1 of 2 gave 0.60 of what both did (medians over 36 llama.cpp configs), whose barriers
+# wait for the core that the client and the server's own threads use too.
+SCALING = 0.74
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 
 
@@ -85,6 +95,7 @@ class Terms(Record):
     request_s: float
     overlap: float
     ubatch_tokens: int
+    pad_tokens: int = 1  # a decoding sequence's context counts in whole multiples of this
 
 
 # A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
@@ -130,7 +141,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
-    launched = _layer_s(device, config, eff)
+    launched = _layer_s(model, device, config, eff)
     return Terms(
         overhead_s=eff.step_s + layers * launched + extra_layers_s(model, eff),
         prefill_step_s=layers * eff.prefill_layer_s,
@@ -156,15 +167,17 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         request_s=eff.request_s,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
+        pad_tokens=UNFUSED_CELLS if config.engine == "llamacpp" and config.knobs.get("flash_attn") == "off" else 1,
     )
 
 
-def _layer_s(device: DeviceSpec, config: EngineConfig, eff: Efficiency) -> float:
+def _layer_s(model: ModelSpec, device: DeviceSpec, config: EngineConfig, eff: Efficiency) -> float:
     """Host time between the kernels of one layer."""
     if config.engine == "transformers":
         return TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
-    eager = config.knobs.get("enforce_eager") is True and device.kind != "cpu"
-    return EAGER_LAYER_S if eager else eff.layer_s
+    if config.knobs.get("enforce_eager") is not True or device.kind == "cpu":
+        return eff.layer_s
+    return EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0)
 
 
 def kv_value_bytes(config: EngineConfig) -> float:
@@ -177,7 +190,7 @@ def kv_value_bytes(config: EngineConfig) -> float:
 
 
 def thread_shares(device: DeviceSpec, config: EngineConfig) -> tuple[float, float]:
-    """Share of a CPU that computes a step of one token, and a step of more; 1 and 1 on a card.
+    """Share of a CPU's speed for a step of one token, and for a step of more; 1 and 1 on a card.
 
     llama.cpp takes ``n_threads`` for a single token and ``n_threads_batch`` for everything else, a batched decode step
     included (llama-context.cpp, graph_compute).
@@ -190,4 +203,4 @@ def thread_shares(device: DeviceSpec, config: EngineConfig) -> tuple[float, floa
 
 
 def _share(threads: int, cores: int) -> float:
-    return threads / cores if threads <= cores else 1 / OVERSUBSCRIBED
+    return (threads / cores) ** SCALING if threads <= cores else 1 / OVERSUBSCRIBED

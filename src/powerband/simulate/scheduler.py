@@ -48,6 +48,7 @@ class Limits(Record):
     ``kv_tokens`` None: memory never binds. ``slot_tokens``: the longest prompt plus answer that one sequence may hold;
     a longer one is refused. ``prefix_cache``: prompts find heads and blocks that were computed before.
     ``split_rows``: only sequences in neighbouring slots share a pass, and prompts have passes of their own.
+    ``prompts_first``: while a prompt waits, passes hold prompts alone and decoding stands still.
     """
 
     slots: int
@@ -60,6 +61,7 @@ class Limits(Record):
     slot_tokens: int | None = None
     prefix_cache: bool = False
     split_rows: bool = False
+    prompts_first: bool = False
     speculation: Speculation | None = None
 
     @property
@@ -151,8 +153,9 @@ def _hosted_limits(config: EngineConfig) -> Limits:
 
 
 def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
-    """SGLang, TGI, TensorRT-LLM and MLX. The first two and MLX prefill in steps of their own; here prompts share a step
-    with decoding, which spreads the same work and hides how long a stream stands still meanwhile.
+    """SGLang, TGI, TensorRT-LLM and MLX. The first prefills what waits before it decodes on (get_next_batch_to_run in
+    its scheduler, no mixed chunks by default). TGI and MLX prefill in steps of their own too; here their prompts share
+    a step with decoding, which spreads the same work and hides how long a stream stands still meanwhile.
     """
     knobs = config.knobs
 
@@ -168,6 +171,7 @@ def _server_limits(config: EngineConfig, kv_tokens: int | None) -> Limits:
             kv_tokens=min(given or UNBOUND, kv_tokens or UNBOUND) if given or kv_tokens else None,
             slot_tokens=whole("context_length", 0) or None,
             prefix_cache=knobs.get("disable_radix_cache") is not True,
+            prompts_first=knobs.get("enable_mixed_chunk") is not True,
         )
     if config.engine == "tgi":
         return Limits(

@@ -106,6 +106,7 @@ class StepTime(Record):
         else:
             weights *= hidden
         left = sequences % t.tile_tokens if not prefill_tokens else 0
+        context_tokens = padded(context_tokens, sequences, t.pad_tokens)
         sliding = min(context_tokens, sequences * t.window_tokens) * t.sliding_token_s
         return (
             (t.overhead_s if tokens else 0.0) + (t.prefill_step_s if prefill_tokens else 0.0),
@@ -190,6 +191,13 @@ def prior_covariance(kind: str) -> tuple[tuple[float, ...], ...]:
         tuple(common * mean * other + (spread**2 if row == column else 0.0) for column, other in enumerate(PRIOR_MEAN))
         for row, (mean, spread) in enumerate(zip(PRIOR_MEAN, own, strict=True))
     )
+
+
+def padded(context_tokens: float, sequences: int, multiple: int) -> float:
+    """``context_tokens`` of ``sequences`` in all, each sequence's mean share rounded up to a multiple."""
+    if multiple <= 1 or not sequences:
+        return context_tokens
+    return sequences * multiple * math.ceil(context_tokens / sequences / multiple - 1e-9)
 
 
 def _hit_share(expert_share: float, tokens: int) -> float:

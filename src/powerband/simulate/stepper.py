@@ -13,6 +13,10 @@ from powerband.simulate.scheduler import Limits
 from powerband.simulate.slots import SlotTable, neighbours
 from powerband.simulate.step_time import StepTime
 
+# SGLang admits a prompt if a share of what the running answers may still need stays free; the share falls from 0.7 to
+# 0.1 while nothing runs out. In steps (assumed).
+RESERVED = 64
+
 
 class Sequence:
     """A request in the engine; ``prompt`` grows when a preempted sequence has to be computed again."""
@@ -54,11 +58,14 @@ class Stepper:
         self.arrived_s: list[float] = [math.nan] * len(requests)
         self.stretches: list[tuple[tuple[int, int], ...]] = [()] * len(requests)
         self.refused: set[int] = set()
+        self.first_s: dict[int, float] = {}  # of first tokens that came from a pass of prompts alone, between steps
         self.preemptions = 0
         self.segment_step: list[int] = []
         self.segment_s: list[float] = []
         self.segment_first_s: list[float] = []
         self.segment_growth_s: list[float] = []
+        if limits.prompts_first:  # a first token may come before any step
+            self._record(0.0, 0.0)
         self._closed = concurrency is not None
         self._pending: deque[tuple[float, int]] = deque()
         self._unsent = deque(range(len(requests) if concurrency != 0 else 0))
@@ -80,7 +87,9 @@ class Stepper:
             self._admit()
             free_tokens = self._free_tokens()
             may_prefill = self._prefilling and free_tokens > 0
-            if may_prefill and (self.limits.batching == "continuous" or not self._decoding):
+            if may_prefill and self.limits.prompts_first:
+                self._prompts_pass()
+            elif may_prefill and (self.limits.batching == "continuous" or not self._decoding):
                 self._mixed_step(free_tokens)
             elif self._decoding:
                 self._decode_steps()
@@ -113,7 +122,7 @@ class Stepper:
     @property
     def last_step_s(self) -> float:
         """When the last step ended; 0 where there was none."""
-        return self.now if self.step else 0.0
+        return self.now if self.step or self.first_s else 0.0
 
     def _free_tokens(self) -> int:
         """Prompt tokens that the next step can hold."""
@@ -159,6 +168,29 @@ class Stepper:
                 sequence.slot = self._slots.take()
             if self._pool is not None:
                 self._order[sequence.index] = sequence
+
+    def _prompts_pass(self) -> None:
+        """A pass of prompts alone, which counts as no step: decoding sequences get nothing from it.
+
+        It leaves them the blocks of their next RESERVED steps, lest they take them back from the new one at once.
+        """
+        reserved = self._pool.growth(self.step, RESERVED) if self._pool is not None else 0
+        if self._pool is not None:
+            self._pool.free -= reserved
+        tokens, pairs, done = self._take_prompts(self.limits.most_prompt_tokens)
+        if self._pool is not None:
+            self._pool.free += reserved
+        if not tokens:  # no blocks for the next prompt
+            self._decode_steps()
+            return
+        self.now += self.clock.mixed_s(0, 0.0, tokens, pairs, len(done))
+        if self.now > self.deadline_s:
+            return
+        for sequence in done:
+            if not sequence.emitted:
+                self.first_s[sequence.index] = self.now
+            self._join(sequence)
+        self._finish_due()
 
     def _mixed_step(self, free_tokens: int) -> None:
         """One step that holds prompt tokens beside one token of each decoding sequence."""

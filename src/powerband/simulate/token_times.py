@@ -45,6 +45,9 @@ def first_and_last(stepper: Stepper, tokens: list[int]) -> list[tuple[int, ...]]
             firsts.append(stretches[0][0])
             lasts.append(_step_of_token(stretches, count))
     ends = _to_ns(_step_end_s(stepper, np.array(firsts + lasts, dtype=np.int64))) if firsts else []
+    for place, index in enumerate(index for index, count in enumerate(tokens) if count):
+        if index in stepper.first_s:
+            ends[place] = round(stepper.first_s[index] * NS_PER_S)
     pairs = iter(zip(ends[: len(firsts)], ends[len(firsts) :], strict=True))
     return [() if not count else next(pairs) if count > 1 else next(pairs)[:1] for count in tokens]
 
@@ -67,7 +70,9 @@ def detailed_times(stepper: Stepper, tokens: list[int]) -> list[tuple[int, ...]]
     ends = _to_ns(_step_end_s(stepper, np.concatenate(steps))) if steps else []
     times: list[tuple[int, ...]] = []
     place = 0
-    for count in tokens:
+    for index, count in enumerate(tokens):
+        if count and index in stepper.first_s:
+            ends[place] = round(stepper.first_s[index] * NS_PER_S)
         times.append(tuple(ends[place : place + count]))
         place += count
     return times

@@ -43,7 +43,7 @@ def compute_work(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency)
         if part.role == "vision" or (part.role == "embedding" and not is_head):
             continue
         ranks = _ranks(part, tp, kv_heads)
-        flops = matmul_flops_per_s(device, part.dtype, model.compute_dtype) * eff.compute_share(part.dtype)
+        flops = _reached_flops_per_s(model, device, part.dtype, eff)
         seconds = 2 * part.parameters / ranks / flops
         if part.role == "experts":
             experts += part.bytes / ranks
@@ -55,6 +55,13 @@ def compute_work(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency)
             else:
                 token_s += seconds
     return Work(dense_bytes=dense, expert_bytes=experts, token_s=token_s, head_s=head_s)
+
+
+def _reached_flops_per_s(model: ModelSpec, device: DeviceSpec, weight_dtype: str, eff: Efficiency) -> float:
+    """Of the peak, what kernels reach: a narrow type's own share only where the device multiplies in it, since weights
+    that are unpacked first go through 16-bit kernels."""
+    share = eff.compute_share(weight_dtype) if _is_narrow(device, weight_dtype) else eff.compute
+    return matmul_flops_per_s(device, weight_dtype, model.compute_dtype) * share
 
 
 def _is_narrow(device: DeviceSpec, weight_dtype: str) -> bool:
@@ -87,7 +94,7 @@ def _ranks(part: WeightPart, tp: int, kv_heads: int) -> int:
 
 def _from_counts(model: ModelSpec, device: DeviceSpec, tp: int, eff: Efficiency) -> Work:
     """A dense model with an untied head is assumed where the layers leave room for two tables."""
-    flops = matmul_flops_per_s(device, model.weight_dtype, model.compute_dtype) * eff.compute_share(model.weight_dtype)
+    flops = _reached_flops_per_s(model, device, model.weight_dtype, eff)
     head = float(model.hidden * model.vocab)
     attention = sum(
         group.count * model.hidden * group.head_dim * 2 * (model.heads + group.kv_heads)

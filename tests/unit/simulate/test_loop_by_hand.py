@@ -50,6 +50,25 @@ def test_a_prompt_joins_the_running_step(step_of: StepOf, workload_of: WorkloadO
     assert times(run.traces[1]) == pytest.approx([5.2, 6.4])
 
 
+def test_a_prompt_that_comes_first_stops_what_decodes(
+    step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig
+) -> None:
+    step = step_of(overhead_s=1.0, token_s=0.1)
+    limits = Limits(slots=2, batch_tokens=100, prompts_first=True)
+    requests = workload_of((0.0, 10, 5), (2.5, 10, 2))
+    # The first prompt ends at 2, a step at 3.1. The second prompt takes 2 s alone; two decode in 1.2 s, one in 1.1.
+    for detailed in (True, False):
+        run = simulate(config, requests, step, limits, detailed=detailed)
+        first, second = (times(trace) for trace in run.traces)
+        assert (first[0], first[-1]) == pytest.approx((2.0, 8.5))
+        assert second == pytest.approx([5.1, 6.3])
+    detail = simulate(config, requests, step, limits)
+    assert times(detail.traces[0]) == pytest.approx([2.0, 3.1, 6.3, 7.4, 8.5])
+    # Answers of one token need no step at all: two prompts of 10 in one pass of 3 s.
+    short = simulate(config, workload_of((0.0, 10, 1), (0.0, 10, 1)), step, limits)
+    assert [times(trace) for trace in short.traces] == [[pytest.approx(3.0)], [pytest.approx(3.0)]]
+
+
 def test_long_prompt_is_cut_into_chunks(step_of: StepOf, workload_of: WorkloadOf, config: EngineConfig) -> None:
     step = step_of(overhead_s=1.0, token_s=0.1)
     run = simulate(config, workload_of((0.0, 1, 6), (0.0, 25, 1)), step, Limits(slots=2, batch_tokens=11))

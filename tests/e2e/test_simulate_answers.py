@@ -83,6 +83,25 @@ def test_fewest_cards_hold_and_one_fewer_does_not(model: str, capsys: pytest.Cap
     assert ask(capsys, *words, "--replicas", str(cards - 1))[1]["holds"] is False
 
 
+def test_engines_and_formats_are_knobs_of_one_space(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM tries both formats, TGI, which spells it otherwise, its own; none that alters answers is called best."""
+    sweep = ["--sweep", "engine=vllm,tgi", "--sweep", "quantization=none,fp8", "--set", "max_num_seqs=64"]
+    busy = "in=300,out=40,concurrency=64"
+    code, found = ask(capsys, model, "--traffic", busy, *sweep, "--price", "3", "--objective", "cost")
+    assert code == 0
+    tried = [(one["config"]["engine"], one["config"]["knobs"]) for one in found["sweep"]]
+    assert tried == [
+        ("vllm", {"max_num_seqs": 64, "quantization": "none"}),
+        ("vllm", {"max_num_seqs": 64, "quantization": "fp8"}),
+        ("tgi", {}),
+    ]
+    assert found["to_be_gated"] == [[], ["quantization"], []]
+    wide, narrow, _ = found["costs"]
+    assert narrow < wide  # half the bytes a step
+    assert found["best"] != {"max_num_seqs": 64, "quantization": "fp8"}
+    assert found["best_if_gated"] == {"engine": "vllm", "knobs": tried[1][1], "gate": ["quantization"]}
+
+
 def test_guesses_that_are_always_right_shorten_a_token(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [model, "--engine", "vllm", "--traffic", "in=100,out=50,concurrency=1"]
     plain, guessed = ask(capsys, *words)[1], ask(capsys, *words, "--speculate", "3,1.0")[1]

@@ -92,6 +92,10 @@ def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[st
         (["--replicas", "0"], "--replicas 0", "1 to 1000"),
         (["--replicas", "2", "--traffic", "in=9,out=9,concurrency=2"], "closed loop", "arrivals"),
         (["--deadline", "60"], "cannot read duration '60'", "500ms"),
+        (["--count", "0"], "count 0", "1 to 4096"),
+        (["--count", "4", "--set", "tensor_parallel_size=3"], "tensor_parallel_size=3 does not go into 4 cards", "4"),
+        (["--set", "pipeline_parallel_size=2"], "pipeline_parallel_size=2 is not simulated", "--replicas"),
+        (["--count", "2", "--engine", "llamacpp"], "llamacpp splits no layer over 2 cards", "--replicas 2"),
         (["--device", "h1000"], "unknown device 'h1000'", "h100"),
         (["--calibrate", "nothing"], "nothing", ""),
     ],
@@ -119,3 +123,31 @@ def test_a_long_wait_is_written_in_seconds_and_large_figures_without_an_exponent
     (line,) = (line for line in text.splitlines() if "ttft_p99" in line)
     assert " s [" in line
     assert float(line.split()[1].replace(",", "")) > 10
+
+
+def test_cards_are_tensor_parallel_in_memory_and_in_time(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two cards without a word on how: as if tensor_parallel_size=2 were set, in every figure."""
+    found = []
+    for words in (["--count", "2"], ["--set", "tensor_parallel_size=2"], ["--count", "1"]):
+        assert ask(model, *words, "--price", "3", "--json") == 0
+        found.append(document(capsys))
+    by_count, by_knob, one = found
+    assert by_count["config"] == by_knob["config"] == {"tensor_parallel_size": 2}
+    assert by_count["metrics"] == by_knob["metrics"]
+    assert by_count["costs"] == by_knob["costs"]
+    # 16 GB of weights bind a step: half of them take little more than half as long.
+    assert by_count["metrics"]["tpot_s"]["p50"] < 0.8 * one["metrics"]["tpot_s"]["p50"]
+
+
+def test_cards_beyond_the_tensor_parallel_ones_are_replicas(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for words in (["--count", "4"], ["--replicas", "2"]):
+        assert ask(model, "--set", "tensor_parallel_size=2", "--price", "3", *words, "--json") == 0
+        found.append(document(capsys))
+    by_count, by_replicas = found
+    assert by_count["metrics"] == by_replicas["metrics"]
+    assert "2 replicas" in by_count["notes"][0]
+    # Four cards at 3 an hour each, over the tokens of an hour.
+    per_hour = 3600 * by_count["metrics"]["output_tokens_per_s"]
+    assert by_count["costs"] == [pytest.approx(1e6 * 4 * 3 / per_hour)]
+    assert by_replicas["costs"] == by_count["costs"]

@@ -1,19 +1,18 @@
 """powerband simulate: what if; the workload through a model of the engine, no engine started."""
 
 import argparse
-import itertools
 from typing import Any
 
 from powerband.cli import options, parallel
 from powerband.cli import simulate_answers as answers
-from powerband.records.config import EngineConfig, Knob, parse_settings
-from powerband.records.errors import RequestError, unknown_name
+from powerband.cli.simulate_space import configs_of, over_cards, replicas_of, to_be_gated
+from powerband.records.config import EngineConfig, tensor_parallel
+from powerband.records.errors import RequestError
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
 from powerband.records.workload import Workload
 
-MOST_SWEPT = 500
 _LONG_S = 10.0  # from here on a latency is written in seconds
 _SHOWN = ("output_tokens_per_s", "goodput_per_s", "attainment", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 
@@ -26,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_device(parser)
     options.add_traffic(parser)
     parser.add_argument(
-        "--sweep", action="append", default=[], metavar="KEY=A,B,C", help="try each value of a knob, repeatable"
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B,C",
+        help="try each value of a knob, or each engine=A,B; repeatable",
     )
     parser.add_argument("--replicas", type=int, default=1, help="engines behind a router (default 1)")
     parser.add_argument("--router", choices=("least_loaded", "round_robin"), default="least_loaded")
@@ -56,9 +59,10 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.replicas <= 1000:
         raise RequestError(f"--replicas {args.replicas} is not possible", hint="accepted: 1 to 1000")
     answers.fill_in(args)
-    configs = _configs(args)
+    configs = configs_of(args)
     if args.plan or args.trace:
         return parallel.run(args, configs[0], _stored_runs(args))
+    configs = [over_cards(config, args.count) for config in configs]
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
@@ -67,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
-        ledger = compute_ledger(model, device, config, count=args.count, remedies=False)
+        ledger = compute_ledger(model, device, config, count=tensor_parallel(config), remedies=False)
         if not ledger.fits:
             return WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}")
         return what_if(
@@ -82,8 +86,11 @@ def run(args: argparse.Namespace) -> int:
             speculation=speculation,
         )
 
-    found = [ask(config, workload, args.replicas) for config in configs]
-    _tell(answers.Question(args, model, device, workload, slo, deadline_s, step_time, ask), found)
+    found = [ask(config, workload, replicas_of(config, args)) for config in configs]
+    question = answers.Question(
+        args, model, device, workload, slo, deadline_s, step_time, ask, lambda config: replicas_of(config, args)
+    )
+    _tell(question, found)
     kept = any(one.holds for one in found) if slo else any(one.refused is None for one in found)
     return 0 if kept else 1
 
@@ -96,42 +103,6 @@ def _tell(question: answers.Question, found: list[Any]) -> None:
     else:
         lines = [_screen(found, question.slo, question.step.basis), *answers.describe(more, found)]
         options.print_text("\n".join(lines))
-
-
-def _configs(args: argparse.Namespace) -> list[EngineConfig]:
-    from powerband.simulate.scheduler import MODELLED
-
-    if args.engine not in MODELLED:
-        raise unknown_name("engine to simulate", args.engine, MODELLED)
-    knobs = _knobs(args.engine)
-    base = EngineConfig(engine=args.engine, model=args.model, knobs=parse_settings(args.set, knobs))
-    swept = [_swept(text, knobs) for text in args.sweep]
-    total = 1
-    for values in swept:
-        total *= len(values)
-    if total > MOST_SWEPT:
-        raise RequestError(f"--sweep asks for {total} configs", hint=f"accepted: up to {MOST_SWEPT}")
-    chosen = [
-        dict(pair for values in combination for pair in values.items()) for combination in itertools.product(*swept)
-    ]
-    return [base.replace(**values) for values in chosen]
-
-
-def _knobs(engine: str) -> tuple[Knob, ...]:
-    from powerband.account.knobs import MEMORY_KNOBS
-    from powerband.engines.base import BUILT_IN, get_engine
-
-    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
-    names = {knob.name for knob in own}
-    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
-
-
-def _swept(text: str, knobs: tuple[Knob, ...]) -> list[dict[str, Any]]:
-    name, equals, values = text.partition("=")
-    words = [word for word in values.split(",") if word.strip()]
-    if not equals or not words:
-        raise RequestError(f"cannot read --sweep {text!r}", hint="write key=a,b,c, such as n_parallel=1,4,16")
-    return [parse_settings([f"{name}={word}"], knobs) for word in words]
 
 
 def _stored_runs(args: argparse.Namespace) -> list[Run]:
@@ -159,6 +130,7 @@ def _document(args: argparse.Namespace, found: list[Any], model: str, device: st
         return {
             **head,
             "config": one.config.knobs,
+            "to_be_gated": to_be_gated(one.config),
             "step_basis": one.step_basis,
             "metrics": one.metrics,
             "intervals": one.intervals,
@@ -169,7 +141,12 @@ def _document(args: argparse.Namespace, found: list[Any], model: str, device: st
             "notes": one.notes,
         }
     front = {config.key for config in _frontier(found)}
-    return {**head, "sweep": found, "frontier": [one.config.knobs for one in found if one.config.key in front]}
+    return {
+        **head,
+        "sweep": found,
+        "frontier": [one.config.knobs for one in found if one.config.key in front],
+        "to_be_gated": [to_be_gated(one.config) for one in found],
+    }
 
 
 def _frontier(found: list[Any]) -> list[EngineConfig]:
@@ -190,8 +167,7 @@ def _screen(found: list[Any], slo: Any, step_basis: str) -> str:
     source = "the datasheet, not calibrated" if step_basis == "computed" else f"{step_basis} runs"
     lines = [f"simulated; step time from {source}; brackets: its 90 % interval"]
     for one in found:
-        name = ", ".join(f"{key}={value}" for key, value in one.config.knobs.items()) or "engine's defaults"
-        lines.append(f"{'* ' if one.config.key in front else '  '}{name}")
+        lines.append(f"{'* ' if one.config.key in front else '  '}{answers.name_of(one.config, found)}")
         if one.refused:
             lines.append(f"    {one.refused}")
             continue
@@ -203,6 +179,8 @@ def _screen(found: list[Any], slo: Any, step_basis: str) -> str:
             lines.append(f"    the promise {'holds' if one.holds else 'does not hold'}{sure}")
         lines += [f"    {one.shortfall}"] if one.shortfall else []
         lines += [f"    {note}" for note in one.notes]
+        if unproved := to_be_gated(one.config):
+            lines.append(f"    to be gated: {', '.join(unproved)} alters the answers")
     if front:
         lines.append("* no other config of the sweep has both more output tokens/s and a lower median TPOT")
     return "\n".join(lines)

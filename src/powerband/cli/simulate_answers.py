@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from powerband.cli.options import check_price
+from powerband.cli.simulate_space import to_be_gated
 from powerband.plan import load_plan
 from powerband.probes.device import device_catalogue
 from powerband.records.config import EngineConfig, tensor_parallel
@@ -84,7 +85,8 @@ def parse_speculation(text: str | None) -> Speculation | None:
 
 
 class Question(NamedTuple):
-    """What simulate was asked, and ``ask``, which simulates a config under some traffic on some replicas."""
+    """What simulate was asked; ``ask`` simulates a config under some traffic on some replicas, ``replicas`` says on how
+    many a config runs."""
 
     args: argparse.Namespace
     model: ModelSpec
@@ -94,6 +96,7 @@ class Question(NamedTuple):
     deadline_s: float | None
     step: StepTime
     ask: Callable[[EngineConfig, Workload, int], WhatIf]
+    replicas: Callable[[EngineConfig], int]
 
 
 def collect(question: Question, found: Sequence[WhatIf]) -> dict[str, Any]:
@@ -104,18 +107,31 @@ def collect(question: Question, found: Sequence[WhatIf]) -> dict[str, Any]:
         more["holds_for"] = {"plan": args.holds_for, "asked": describe_traffic(question.workload)}
     if args.breaking:
         more["breaking"] = find_breaking(
-            lambda traffic: bool(question.ask(first.config, traffic, args.replicas).holds), question.workload
+            lambda traffic: bool(question.ask(first.config, traffic, question.replicas(first.config)).holds),
+            question.workload,
         )
     if question.slo is not None and len(found) == 1 and first.holds is False:
         more["alternatives"] = _alternatives(question, first)
     if args.price is not None:
-        more["costs"] = [_cost(one, args.count * args.replicas, args.price) for one in found]
+        more["costs"] = [
+            _cost(one, max(args.count, tensor_parallel(one.config)) * args.replicas, args.price) for one in found
+        ]
     if args.objective == "cards":
         more["cards"] = [_cards(question, one) for one in found]
     if args.objective is not None:
         figures = more["costs" if args.objective == "cost" else "cards"]
-        usable = [(figure, place) for place, figure in enumerate(figures) if _counts(figure, found[place], args)]
-        more["best"] = found[min(usable)[1]].config.knobs if usable else None
+        more |= _best(figures, found, args)
+    return more
+
+
+def _best(figures: Sequence[float | None], found: Sequence[WhatIf], args: argparse.Namespace) -> dict[str, Any]:
+    """The config with the least that leaves the answers as they are; and the least of all, where that is another."""
+    usable = sorted((figure, place) for place, figure in enumerate(figures) if _counts(figure, found[place], args))
+    ranked = [found[place].config for _, place in usable]
+    best = next((config for config in ranked if not to_be_gated(config)), None)
+    more: dict[str, Any] = {"best": best and best.knobs, "best_engine": best and best.engine}
+    if ranked and ranked[0] is not best:
+        more["best_if_gated"] = {"engine": ranked[0].engine, "knobs": ranked[0].knobs, "gate": to_be_gated(ranked[0])}
     return more
 
 
@@ -132,12 +148,19 @@ def describe(more: dict[str, Any], found: Sequence[WhatIf]) -> list[str]:
     for name, unit in (("costs", "a million output tokens"), ("cards", "cards that keep the promise")):
         for one, figure in zip(found, more.get(name, []), strict=False):
             shown = "none do" if figure is None else f"{figure:.4g}"
-            lines.append(f"{_name(one)}: {shown} {'for ' if name == 'costs' else ''}{unit}")
+            lines.append(f"{name_of(one.config, found)}: {shown} {'for ' if name == 'costs' else ''}{unit}")
     if "best" in more:
-        knobs = more["best"]
-        words = "none keeps the promise" if knobs is None else ", ".join(f"{k}={v}" for k, v in knobs.items())
-        lines.append(f"best: {words or 'defaults'}")
+        several = len({one.config.engine for one in found}) > 1
+        words = "none" if more["best"] is None else _words(more["best_engine"] if several else "", more["best"])
+        lines.append(f"best: {words}")
+    if hope := more.get("best_if_gated"):
+        words = _words(hope["engine"] if several else "", hope["knobs"])
+        lines.append(f"better, if it passes the gate (verify --quality): {words}")
     return lines
+
+
+def _words(engine: str, knobs: dict[str, Any]) -> str:
+    return " ".join([engine, ", ".join(f"{key}={value}" for key, value in knobs.items()) or "defaults"]).strip()
 
 
 def _describe_breaking(found: Breaking) -> str:
@@ -162,7 +185,7 @@ def _alternatives(question: Question, one: WhatIf) -> list[Alternative]:
         question.workload,
         question.slo,
         question.step,
-        count=question.args.count,
+        count=tensor_parallel(one.config),
         cards=cards,
         deadline_s=question.deadline_s,
     )
@@ -194,8 +217,11 @@ def _counts(figure: float | None, one: WhatIf, args: argparse.Namespace) -> bool
     return figure is not None and (args.objective == "cards" or one.holds is not False)
 
 
-def _name(one: WhatIf) -> str:
-    return ", ".join(f"{key}={value}" for key, value in one.config.knobs.items()) or "engine's defaults"
+def name_of(config: EngineConfig, found: Sequence[WhatIf]) -> str:
+    """The settings in words, with the engine where there are several."""
+    if len({one.config.engine for one in found}) > 1:
+        return _words(config.engine, config.knobs)
+    return _words("", config.knobs) if config.knobs else "engine's defaults"
 
 
 def _word(value: Any) -> str:

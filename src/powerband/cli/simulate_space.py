@@ -1,0 +1,114 @@
+"""The configs that simulate is asked for: settings, sweeps over knobs and engines, and cards to share the work."""
+
+import argparse
+import itertools
+import math
+from typing import Any
+
+from powerband.records.config import TENSOR_KNOB, EngineConfig, Knob, parse_settings, tensor_parallel
+from powerband.records.errors import RequestError, unknown_name
+
+MOST_SWEPT = 500
+_NOT_SIMULATED = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size")
+
+
+def configs_of(args: argparse.Namespace) -> list[EngineConfig]:
+    """Every combination of the swept values. With ``--sweep engine=A,B`` each engine takes the settings and sweeps that
+    it knows; one that no engine knows is an error.
+    """
+    engines, sweeps = _engines(args)
+    parts: list[tuple[EngineConfig, list[list[dict[str, Any]]]]] = []
+    for engine in engines:
+        others = [_knobs(other) for other in engines if other != engine]
+        knobs = _knobs(engine)
+        settings = parse_settings(_known(args.set, knobs, others), knobs)
+        swept = [_swept(text, knobs) for text in _known(sweeps, knobs, others)]
+        parts.append((EngineConfig(engine=engine, model=args.model, knobs=settings), swept))
+    total = sum(math.prod(len(values) for values in swept) for _, swept in parts)
+    if total > MOST_SWEPT:
+        raise RequestError(f"--sweep asks for {total} configs", hint=f"accepted: up to {MOST_SWEPT}")
+    return [
+        base.replace(**dict(pair for values in combination for pair in values.items()))
+        for base, swept in parts
+        for combination in itertools.product(*swept)
+    ]
+
+
+def over_cards(config: EngineConfig, count: int) -> EngineConfig:
+    """``config`` on ``count`` cards: as tensor parallelism where it says nothing of it, which is how account counts.
+
+    Raises RequestError where the cards cannot be shared so, or by what no step time is known of.
+    """
+    if not 1 <= count <= 4096:
+        raise RequestError(f"count {count} is not possible", hint="accepted: 1 to 4096 devices")
+    for name in _NOT_SIMULATED:
+        if int(config.knobs.get(name, 1) or 1) > 1:
+            raise RequestError(f"{name}={config.knobs[name]} is not simulated", hint="replicas are: --replicas N")
+    knob = TENSOR_KNOB.get(config.engine)
+    if count == 1 or (knob in config.knobs and count % tensor_parallel(config) == 0):
+        return config
+    if knob is None:
+        raise RequestError(
+            f"{config.engine} splits no layer over {count} cards", hint=f"engines side by side: --replicas {count}"
+        )
+    if knob in config.knobs:
+        raise RequestError(
+            f"{knob}={config.knobs[knob]} does not go into {count} cards", hint=f"choose a {knob} that divides {count}"
+        )
+    return config.replace(**{knob: count})
+
+
+def replicas_of(config: EngineConfig, args: argparse.Namespace) -> int:
+    """Engines behind the router: those that were asked for, each as often as its cards go into --count."""
+    return int(args.replicas) * max(1, args.count // tensor_parallel(config))
+
+
+def to_be_gated(config: EngineConfig) -> list[str]:
+    """Knobs that alter the answers, at values other than the engine's own: nothing is advised with them ungated."""
+    return [
+        knob.name
+        for knob in _knobs(config.engine)
+        if knob.numerics and config.knobs.get(knob.name, knob.naive) != knob.naive
+    ]
+
+
+def _engines(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The engines, and the sweeps over knobs."""
+    from powerband.simulate.scheduler import MODELLED
+
+    named = [text for text in args.sweep if text.partition("=")[0].strip() == "engine"]
+    sweeps = [text for text in args.sweep if text not in named]
+    words = [word.strip() for text in named for word in text.partition("=")[2].split(",")]
+    engines = list(dict.fromkeys(word for word in words if word)) or [args.engine]
+    for engine in engines:
+        if engine not in MODELLED:
+            raise unknown_name("engine to simulate", engine, MODELLED)
+    return engines, sweeps
+
+
+def _known(pairs: list[str], knobs: tuple[Knob, ...], others: list[tuple[Knob, ...]]) -> list[str]:
+    """Without those that another engine of the sweep knows and this one does not."""
+    mine = {knob.name for knob in knobs}
+    theirs = {knob.name for other in others for knob in other}
+    return [pair for pair in pairs if _name(pair) in mine or _name(pair) not in theirs]
+
+
+def _name(pair: str) -> str:
+    return pair.partition("=")[0].strip().lstrip("-").replace("-", "_")
+
+
+def _knobs(engine: str) -> tuple[Knob, ...]:
+    from powerband.account.knobs import MEMORY_KNOBS
+    from powerband.engines.base import BUILT_IN, get_engine
+
+    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
+    names = {knob.name for knob in own}
+    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
+
+
+def _swept(text: str, knobs: tuple[Knob, ...]) -> list[dict[str, Any]]:
+    name, equals, values = text.partition("=")
+    words = [word for word in values.split(",") if word.strip()]
+    if not equals or not words:
+        raise RequestError(f"cannot read --sweep {text!r}", hint="write key=a,b,c, such as n_parallel=1,4,16")
+    return [parse_settings([f"{name}={word}"], knobs) for word in words]

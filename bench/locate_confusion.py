@@ -41,7 +41,6 @@ class Case:
     long_prompt: tuple[float, int] = (0.0, 0)
     prefix_tokens: int = 0
     neighbours: int = 0  # busy processes beside the engine
-    wide: bool = False  # on a model of few, wide layers in 16 bits
 
 
 # The rates follow from the engine's arithmetic: a step of 10 ms + 0.5 ms a sequence, 40 tokens an answer.

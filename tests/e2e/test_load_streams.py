@@ -229,6 +229,20 @@ def certificate(tmp_path: Path) -> ssl.SSLContext:
     return context
 
 
+def test_each_request_that_times_out_over_tls_is_counted_once(
+    certificate: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    def every_other(number: int, _: Seen) -> Script:
+        return [(0.0, HOLD)] if number % 2 else stream(*THREE, LAST, DONE)
+
+    with ScriptedServer(every_other, tls=certificate).running() as server:
+        loaded = load(server.url, requests=10, verify_tls=False, timeout_s=0.2)
+        cut_off = load(server.url, "in=4,out=3,arrivals=burst", requests=10, verify_tls=False, deadline_s=0.5)
+    assert [trace.status for trace in loaded.traces] == ["ok", "error"] * 5
+    assert [trace.status for trace in cut_off.traces].count("ok") == 5
+    assert [record.getMessage() for record in caplog.records if "callback" in record.getMessage()] == []
+
+
 def test_tls_is_spoken_and_checked(certificate: ssl.SSLContext) -> None:
     with ScriptedServer(lambda n, seen: stream(*THREE, LAST, DONE), tls=certificate).running() as server:
         loaded = load(server.url, "in=4,out=3,concurrency=3", requests=9, verify_tls=False, keep_alive=True)

@@ -86,9 +86,13 @@ class Client:
             self.loop.call_soon(self._settle_next)
 
     def settle_all(self) -> None:
-        """Parse what waits: the run is over."""
-        while self._ripe:
-            self._ripe.popleft().settle()
+        """The run is over: an answer that has come as a whole has ended."""
+        self._ripe.clear()
+        for exchange, connection in list(self._open.items()):
+            exchange.parse_all()
+            if exchange.ended and connection is not None:
+                connection.close()
+                self.over(exchange)
 
     def _settle_next(self) -> None:
         """One a round of the event loop, after what was due or came meanwhile; more where they pile up."""
@@ -215,8 +219,9 @@ class PlainConnection:
             self._lost(None, connecting=False)
             return
         exchange = self._exchange
-        if exchange is None:
-            return  # what comes after the end of an answer is not ours
+        if exchange is None:  # after the end of an answer, so not ours; nor would what follows be of the next request
+            self._lost(None, connecting=False)
+            return
         exchange.received(t_ns, bytes(client.view[:count]))
         if exchange.ripe:
             client.settle(self)
@@ -323,7 +328,7 @@ class TlsConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
         self._client.gone(self)
-        if exchange is not None:
+        if exchange is not None and not exchange.ended:  # it may have timed out, or the run be over
             exchange.lost(time.monotonic_ns(), exc)
             self._client.over(exchange)
 

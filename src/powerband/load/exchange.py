@@ -17,8 +17,10 @@ from powerband.load.sse import Decode, SseReader, error_text
 
 _BATCH = 64  # pieces kept before they are parsed: bounds the memory of a long answer
 _LAST_CHUNK = b"0\r\n\r\n"
+_LENGTH, _CHUNKED = b"content-length", b"transfer-encoding"
 _STREAM = b"event-stream"
 _MOST_BODY = 64 << 20  # of an answer that is not a stream
+_SWITCH = 101  # to another protocol: no answer of HTTP follows
 
 
 class Exchange:
@@ -32,6 +34,8 @@ class Exchange:
     __slots__ = (
         "_body",
         "_decode",
+        "_framed_by",
+        "_lazy",
         "_now",
         "_parser",
         "_part_times",
@@ -65,6 +69,8 @@ class Exchange:
         self._parser: Any = httptools.HttpResponseParser(self)
         self._sse = SseReader()
         self._streamed = False
+        self._framed_by = b""  # the header that says where the body ends; none: where the connection does
+        self._lazy = False  # a stream whose end shows in its bytes, so that it need not be parsed as it comes
         self._now = 0
         self._pieces: list[bytes] = []
         self._times: list[int] = []
@@ -75,13 +81,13 @@ class Exchange:
     # the connection calls these
 
     def received(self, t_ns: int, data: bytes) -> None:
-        if not self._pieces and not self.status:
-            self._streamed = _STREAM in data  # until the head is parsed
+        if not self.status and not self._lazy:
+            self._lazy = _opens_stream(data)  # until the head is parsed
         self._pieces.append(data)
         self._times.append(t_ns)
-        if data.endswith(_LAST_CHUNK) or b"[DONE]" in data or b'"error"' in data:
+        if len(data) <= len(_LAST_CHUNK) or _ends_message(data) or b"[DONE]" in data or b'"error"' in data:
             self.ripe = True
-        elif not self._streamed or len(self._pieces) >= _BATCH:
+        elif not self._lazy or len(self._pieces) >= _BATCH:
             self.parse()
 
     def parse(self) -> None:
@@ -93,10 +99,12 @@ class Exchange:
                 self._parser.feed_data(piece)
                 if self.complete:
                     break
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._take_in()
-            self.end(f"malformed: HTTP: {error.__context__ or error}", self._now)
-            return
+            if not self.complete:
+                self.end(f"malformed: HTTP: {error.__context__ or error}", self._now)
+                return
+            self.reusable = False  # the answer is whole; what follows it is none
         self._take_in()
         if self.complete and not self.ended:
             self._finish()
@@ -112,7 +120,7 @@ class Exchange:
         if error is None and self._streamed:  # the last event may have lacked its blank line
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._take_in_rest()
-        if error is None and self.answer.finish is not None:
+        if self.said_done or (error is None and (self.answer.finish is not None or self._ends_with_connection())):
             self._finish()
             return
         how = type(error).__name__ if error is not None else "closed by the server"
@@ -132,36 +140,52 @@ class Exchange:
             self._finish()
 
     def time_out(self, after_s: float) -> None:
-        self._now = time.monotonic_ns()
-        self.parse()
+        self.parse_all()
         self.end(f"timeout: no end within {after_s:g} s, {self.answer.seen()} chunks came")
 
+    def parse_all(self) -> None:
+        """Take in what has come where nothing more is waited for: [DONE] is then the end."""
+        self.parse()
+        if self.said_done:
+            self.conclude()
+
     def stop(self) -> None:
-        """The run is over: take in what has come, and end without a word."""
-        if not self.ended:
-            self.parse()
+        """The run is over: end without a word."""
         self.ended, self._parser = True, None
 
     # httptools calls these
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type":
+        if self.status >= 200:
+            return  # a trailer, or of the next message
+        name = name.lower()
+        if name == b"content-type":
             self._streamed = _STREAM in value.lower()
+        elif name in (_LENGTH, _CHUNKED):
+            self._framed_by = name
 
     def on_headers_complete(self) -> None:
+        if self.complete:
+            return
         self.status = self._parser.get_status_code()
         self._streamed = self._streamed and self.status == 200
+        self._lazy = self._streamed and self._framed_by != _LENGTH
 
     def on_body(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._part_times.append(self._now)
+        if not self.complete:
+            self._parts.append(data)
+            self._part_times.append(self._now)
 
     def on_message_complete(self) -> None:
-        if self.status >= 200:  # 100 Continue and its like announce another head
+        if not self.complete and (self.status >= 200 or self.status == _SWITCH):  # 100 announces another head
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
 
     # what the bytes say
+
+    def _ends_with_connection(self) -> bool:
+        """Whether an orderly close ends an answer that is no stream; what came of an error's page will do."""
+        return self.status >= 200 and not self._streamed and (self.status != 200 or not self._framed_by)
 
     def _take_in(self) -> None:
         if self.ended or not self._parts:
@@ -232,3 +256,20 @@ class Exchange:
             self.end(f"short: the answer held no token (finish {answer.finish})", self._now)
         else:
             self.end(None, self._now)
+
+
+def _opens_stream(piece: bytes) -> bool:
+    """Whether a piece begins with the whole head of a stream whose end does not depend on a count of bytes."""
+    head, blank, _ = piece.partition(b"\r\n\r\n")
+    if not blank or not head.startswith(b"HTTP/1.") or head[8:12] != b" 200":
+        return False
+    head = head.lower()
+    return _STREAM in head and _LENGTH not in head
+
+
+def _ends_message(piece: bytes) -> bool:
+    """Whether a chunked message may end with the piece; its last chunk may have extensions, and trailers after it.
+
+    Events whose own lines end in \\r\\n are told from that by the \\n before the last blank line.
+    """
+    return piece.endswith(b"\r\n\r\n") and not piece.endswith(b"\n\r\n\r\n")

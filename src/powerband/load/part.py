@@ -102,7 +102,7 @@ class Part:
         self._sent = self._records = self._errors = self._tokens = self._lengths_off = self._last_end_ns = 0
         self._prompts_off = self._most_off_tokens = 0
         self._lately: list[RequestTrace] = []
-        self._next = 0
+        self._next, self._precise, self._over = 0, False, False
         self._turns = TurnOrder(job.workload, self._mine)
         self._traces: list[RequestTrace] = []
         self._log = TraceLog(part_log(Path(job.trace_log), job.share)) if job.trace_log else None
@@ -120,13 +120,14 @@ class Part:
                 left_s = ns_to_s(self._end_ns - time.monotonic_ns())
                 await asyncio.wait_for(self._finished.wait(), max(0.0, left_s))
         except TimeoutError:
-            self._stopped = "deadline"
+            self._stopped = "precise_enough" if self._precise else "deadline"
         except asyncio.CancelledError:  # Ctrl-C: what there is, is reported
             self._stopped = "interrupted"
         cpu_ratio = watch.stop()
         end_ns = time.monotonic_ns()
         self._timer.cancel()
         reporter.cancel()
+        self._over = True
         self._client.settle_all()
         self._client.close()
         self._drop_rest(end_ns)
@@ -198,7 +199,7 @@ class Part:
     def _time_out(self) -> None:
         """Cut what has taken too long, forget what has ended, and come back for the first of the others."""
         now = self._loop.time()
-        while self._time_outs:
+        while self._time_outs and not self._over:
             due, index = self._time_outs[0]
             exchange = self._under_way.get(index)
             if exchange is not None and due > now:
@@ -218,15 +219,19 @@ class Part:
         self._lately.append(trace)
         if self._records == len(self._mine) or (self._stopped != "done" and not self._under_way):
             self._finished.set()
-            return
-        self._let_next_go(index)
+        elif exchange.error is None:
+            self._let_next_go(index, exchange.t_end_ns or 0)
+        else:  # a dead server refuses at once, inside send: its next one goes by way of the loop, or they would nest
+            self._loop.call_soon(self._let_next_go, index, exchange.t_end_ns or 0)
 
-    def _let_next_go(self, index: int) -> None:
+    def _let_next_go(self, index: int, ended_ns: int) -> None:
         """A turn is due when its instant (its place in a closed loop) has come and the turn before it has ended."""
+        if self._over:
+            return
         follower = self._turns.follower.get(index)
         if self._workload.concurrency is None:
             if follower is not None and follower in self._sched_ns:
-                self._sched_ns[follower] = max(self._sched_ns[follower], time.monotonic_ns())
+                self._sched_ns[follower] = max(self._sched_ns[follower], ended_ns)  # and was parsed a little later
                 self._begin(follower)
         elif follower is not None and (self._next == len(self._mine) or follower < self._mine[self._next]):
             self._sched_ns[follower] = time.monotonic_ns()
@@ -269,7 +274,7 @@ class Part:
         for index, exchange in self._under_way.items():
             exchange.stop()
             self._take_down(index, exchange, "dropped")
-        if self._workload.concurrency is not None or self._stopped == "precise_enough":
+        if self._workload.concurrency is not None or self._precise:
             return
         for index in self._mine:
             due_ns = self._sched_ns.get(index, self._start_ns + self._workload.requests[index].offset_ns)
@@ -290,11 +295,11 @@ class Part:
 
     def _stop_early(self, reason: StoppedBecause) -> None:
         """Precise enough: send no more and wait for the answers under way, so that none is cut off. Else end now."""
-        self._stopped = reason
+        self._stopped, self._precise = reason, reason == "precise_enough"
         self._timer.cancel()
         self._next = len(self._mine)
         self._turns.follower.clear()
-        if reason != "precise_enough" or not self._under_way:
+        if not self._precise or not self._under_way:
             self._finished.set()
 
     def _state(self) -> Progress:

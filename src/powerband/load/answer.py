@@ -2,6 +2,8 @@
 
 from powerband.load.sse import Event
 
+_MOST_TOKENS = 10_000_000  # no answer and no prompt has more
+
 
 class Answer:
     """Collects (time, event) and settles how many tokens each chunk held.
@@ -23,10 +25,11 @@ class Answer:
         self.error: str | None = None
 
     def add(self, t_ns: int, event: Event) -> None:
-        if event.total_tokens is not None:
-            self.total_tokens = event.total_tokens
-        if event.prompt_tokens is not None:
-            self.prompt_tokens = event.prompt_tokens
+        total, prompt = _believed(event.total_tokens), _believed(event.prompt_tokens)
+        if total is not None:
+            self.total_tokens = total
+        if prompt is not None:
+            self.prompt_tokens = prompt
         if event.finish is not None:
             self.finish = event.finish
         if event.error is not None:
@@ -37,7 +40,7 @@ class Answer:
         self._times.append(t_ns)
         self._texts.append(chars)
         self._said.append(event.tokens)
-        self._totals.append(event.total_tokens)
+        self._totals.append(total)
 
     def last_time(self) -> int | None:
         return self._times[-1] if self._times else None
@@ -66,7 +69,7 @@ class Answer:
                 return steps, "said"
         visible = [1 if chars else 0 for chars in self._texts]
         total = self.total_tokens
-        if total is None:
+        if total is None or (total == 0 and any(visible)):
             return visible, "unchecked"
         if total == len(visible):
             return [1] * total, "exact"
@@ -81,6 +84,11 @@ class Answer:
                     visible[i], spare = 1, spare - 1
             return visible, "spread"
         return _thin(total, len(visible)), "fewer"
+
+
+def _believed(said: int | None) -> int | None:
+    """A server's count, where it can be one."""
+    return said if said is not None and 0 <= said <= _MOST_TOKENS else None
 
 
 def share_out(total: int, chunks: int) -> list[int]:

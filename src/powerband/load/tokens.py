@@ -19,6 +19,7 @@ _POOL_WORDS = 8_000
 _TIMEOUT_S = 30.0
 _LEAST_WORDS = 64  # of one token each: fewer make prompts too alike
 _FEW, _MANY = 64, 576  # words of the two calibration prompts
+_BEYOND = 1 << 31  # any token id or count of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,15 @@ def tokenize(target: Target, text: str) -> list[int] | None:
             continue
         found = answer.get("tokens") if isinstance(answer, dict) else answer
         if isinstance(found, list) and found:
-            ids = [item.get("id") if isinstance(item, dict) else item for item in found]
-            if all(isinstance(item, int) for item in ids):
-                return [item for item in ids if isinstance(item, int)]
+            ids = [_count(item.get("id") if isinstance(item, dict) else item) for item in found]
+            if None not in ids:
+                return [item for item in ids if item is not None]
     return None
+
+
+def _count(said: Any) -> int | None:
+    """What a server says, where it can be a token id or a count of tokens."""
+    return said if type(said) is int and 0 <= said < _BEYOND else None
 
 
 def _single_words(target: Target) -> list[str]:
@@ -145,8 +151,7 @@ def _usage(target: Target, words: list[str]) -> int | None:
     if status != 200 or not isinstance(answer, dict):
         return None
     usage = answer.get("usage")
-    count = usage.get("prompt_tokens") if isinstance(usage, dict) else answer.get("tokens_evaluated")
-    return count if isinstance(count, int) else None
+    return _count(usage.get("prompt_tokens") if isinstance(usage, dict) else answer.get("tokens_evaluated"))
 
 
 def first_model(target: Target) -> str:
@@ -186,7 +191,7 @@ def request(target: Target, method: str, path: str, body: bytes | None = None) -
         connection.close()
     try:
         return status, json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return status, None
 
 

@@ -45,7 +45,10 @@ class TraceLog:
         """Write what is left; raises MachineError where the disk failed meanwhile."""
         self._over.set()
         self._thread.join()
-        self._file.close()
+        try:
+            self._file.close()  # which tries once more to write what did not go
+        except OSError as error:
+            self._failed = self._failed or error
         if self._failed is not None:
             raise MachineError(f"the trace log could not be written: {self._failed.strerror}", hint="is the disk full?")
 

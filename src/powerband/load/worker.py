@@ -155,7 +155,10 @@ def _read(pipe: IO[bytes] | None, kind: type[_T]) -> _T:
     head = pipe.readline()
     if not head:
         raise MachineError("a client process ended early", hint="see the lines above, or try --workers 1")
-    return msgspec.msgpack.decode(pipe.read(int(head)), type=kind)
+    data = pipe.read(int(head))
+    if len(data) < int(head):
+        raise MachineError("a client process ended in mid-sentence", hint="see the lines above, or try --workers 1")
+    return msgspec.msgpack.decode(data, type=kind)
 
 
 def main() -> int:

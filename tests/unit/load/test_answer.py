@@ -47,6 +47,20 @@ def test_spare_tokens_go_by_length_of_text() -> None:
     assert answer([8, 4, 0], total=9).settle() == ((10, 20, 30), (5, 3, 1), "spread")
 
 
+@pytest.mark.parametrize("total", [0, -5, 2**31, 10**18])
+def test_a_total_that_cannot_be_is_as_good_as_none(total: int) -> None:
+    assert answer([3, 0, 4], total=total).settle() == ((10, 30), (1, 1), "unchecked")
+
+
+def test_a_prompt_of_a_length_that_cannot_be_is_not_told() -> None:
+    made = Answer()
+    for count in (-1, 2**40):
+        made.add(1, Event(text_chars=1, prompt_tokens=count))
+    assert made.prompt_tokens is None
+    made.add(2, Event(text_chars=1, prompt_tokens=9))
+    assert made.prompt_tokens == 9
+
+
 def test_fewer_tokens_than_chunks_keep_the_first_and_the_last() -> None:
     times, counts, how = answer([1, 1, 1, 1, 1], total=3).settle()
     assert (times, counts, how) == ((10, 30, 50), (1, 1, 1), "fewer")

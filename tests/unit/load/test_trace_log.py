@@ -89,6 +89,14 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         list(read_traces(tmp_path / "none.gz"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's disk without room")
+def test_a_full_disk_is_a_machine_error() -> None:
+    log = TraceLog(Path("/dev/full"))
+    log.add(TRACES[0])
+    with pytest.raises(MachineError, match="No space left"):
+        log.close()
+
+
 def test_a_place_that_cannot_be_written_is_a_machine_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot write"):

@@ -45,6 +45,15 @@ def load(url: str, spec: str, requests: int, **options: Any) -> Loaded:
     return run_load(target, workload, t0_ns=0, deadline_s=deadline_s, **of_run)  # t0 = 0: absolute times
 
 
+def test_a_client_that_is_behind_its_schedule_reads_what_comes() -> None:
+    """1,500 requests due at once take longer to send than the first answers take to come."""
+    with fake("--ttft-ms", "5", "--itl-ms", "5") as url:
+        loaded = load(url, "in=30,out=4,arrivals=burst", 1500)
+    assert [trace.status for trace in loaded.traces] == ["ok"] * 1500
+    last_sent = max(trace.t_send_ns or 0 for trace in loaded.traces)
+    assert min(trace.t_chunks_ns[0] for trace in loaded.traces) < last_sent
+
+
 def test_counts_are_exact_and_times_are_the_servers(tmp_path: Path) -> None:
     """Every token's due time is known; what the client adds is the socket and two processes' turns on the cores."""
     log = tmp_path / "times.jsonl"

@@ -21,6 +21,7 @@ from powerband.records.units import ns_to_s, s_to_ns
 from powerband.records.workload import Workload
 
 _PROGRESS_S = 1.0
+_SENT_AT_ONCE = 64  # then bytes that have come are read, and only then more is sent
 _SHOWN = 200  # answers whose medians are shown: more would hold up those under way
 _ENDED, _DROPPED = 1, 2
 
@@ -160,9 +161,13 @@ class Part:
             self._start_next()
 
     def _send_due(self) -> None:
-        """Open loop: begin all that is due, and come back when the next one is."""
+        """Open loop: begin what is due, and come back when the next one is; who is behind must also read."""
         requests = self._workload.requests
+        until = self._next + _SENT_AT_ONCE
         while self._next < len(self._mine):
+            if self._next == until:
+                self._timer = self._loop.call_later(0, self._send_due)
+                return
             index = self._mine[self._next]
             due_ns = self._start_ns + requests[index].offset_ns
             if due_ns > self._end_ns:

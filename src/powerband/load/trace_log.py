@@ -1,7 +1,5 @@
 """Traces on disk as they end, so that a run needs no memory for them and can be read after a kill: JSON lines, gzip."""
 
-import contextlib
-import os
 import shutil
 import threading
 import time
@@ -18,7 +16,6 @@ _GZIP = 31  # zlib's window bits for a gzip stream
 _BATCH = 16  # traces encoded in one go: the event loop's thread waits no longer than that for the interpreter
 _LOOK_S = 0.02  # little and often: what is saved up for half a second holds up 1 % of the requests by 10 ms
 _FLUSH_S = 0.5
-_LOWEST = 19  # nice: where the event loop has but one core, it takes it back at once
 _READ_BYTES = 1 << 18
 _UNUSABLE = "its evidence cannot be used"
 
@@ -53,8 +50,6 @@ class TraceLog:
             raise MachineError(f"the trace log could not be written: {self._failed.strerror}", hint="is the disk full?")
 
     def _write_all(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)  # on Linux: of this thread alone
         encoder, packer = msgspec.json.Encoder(), zlib.compressobj(1, zlib.DEFLATED, _GZIP)
         ended, unflushed, flush_s = False, False, time.monotonic() + _FLUSH_S
         while not ended:

@@ -23,6 +23,15 @@ _READ = {
 }  # fmt: skip
 
 
+# "Other Benchmark Cases" of a page were run with its baseline command (or with one that differs only in what is not
+# modelled), not with the script that stands last before them, which is what the rows name. By page, as it says.
+_OTHERS = "Other Benchmark Cases"
+_BASELINE = {
+    "gpt-oss-20b/a100.md": "vllm serve openai/gpt-oss-20b",
+    "gpt-oss-120b/a100.md": "vllm serve openai/gpt-oss-120b --max-model-len 32768",
+}
+
+
 class Unread(Exception):
     """Why a row cannot be read."""
 
@@ -45,8 +54,22 @@ def card_of(text: str) -> tuple[str, int]:
     return found[2].lower(), int(found[1] or 1)
 
 
+def script_of(row: dict[str, Any]) -> str:
+    """The command that a row was run with: its script, with what its comment changes."""
+    if row["section"] == _OTHERS:
+        page = "/".join(row["source"].split("#")[0].split("/")[-2:])
+        if page not in _BASELINE:
+            raise Unread("its script belongs to another section of the page")
+        return _BASELINE[page]
+    comment = row["variant_comment"] or ""
+    return row["serving_script"] + (f" {comment}" if comment.startswith("--") else "")
+
+
 def read_script(script: str) -> Served:
-    """vLLM's and SGLang's launch scripts; a flag that changes the steps in a way not modelled makes the row unread."""
+    """vLLM's and SGLang's launch scripts; a flag that changes the steps in a way not modelled makes the row unread.
+
+    Of a flag that is given twice the last counts.
+    """
     words = [word for word in script.replace("\\", " ").split() if word]
     if words[:2] == ["vllm", "serve"]:
         engine, model, rest = "vllm", words[2], words[3:]

@@ -15,4 +15,5 @@ def test_a_million_tokens_cost_the_time_they_take() -> None:
     # Two cards at 0.001 a second each, for as many seconds as a million tokens take.
     assert paid["baseline"] == pytest.approx(2 * 0.001 * 1e6 / measured.output_tokens_per_s)
     assert paid["best"] is not None
+    assert paid["baseline"] is not None
     assert paid["best"] < paid["baseline"]

@@ -60,7 +60,8 @@ def over_cards(config: EngineConfig, count: int) -> EngineConfig:
 
 def replicas_of(config: EngineConfig, args: argparse.Namespace) -> int:
     """Engines behind the router: those that were asked for, each as often as its cards go into --count."""
-    return int(args.replicas) * max(1, args.count // tensor_parallel(config))
+    copies: int = args.replicas * max(1, args.count // tensor_parallel(config))
+    return copies
 
 
 def to_be_gated(config: EngineConfig) -> list[str]:

@@ -191,6 +191,10 @@ def stored(folder: Path, threads: int) -> dict[str, Run]:
     return {path.stem: msgspec.json.decode(path.read_bytes(), type=Run) for path in paths if path.exists()}
 
 
+IN_VIEW = (
+    "These runs are no blind test: that pauses recur, that unfused attention reads whole views of the cache and what "
+    "part of the cores is worth was put into the model with runs of both cores in view.\n"
+)
 HEAD = """# Prediction after calibration: llama.cpp on two cores
 
 Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp. The step time is fitted to three runs (one slot;
@@ -210,9 +214,12 @@ def main() -> None:
     args = parser.parse_args()
     runs = collect(args.model, args.runs, args.attempts, args.threads)
     parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), render(runs)]
+    if args.threads > 1:
+        parts.insert(2, IN_VIEW)
     if args.all_cores:
         others = stored(args.all_cores, 2)
-        parts += ["## Threads of the server: 2, the client on the same two cores\n", noise(others), render(others)]
+        parts += ["## Threads of the server: 2, the client on the same two cores\n", IN_VIEW]
+        parts += [noise(others), render(others)]
     if args.grid:
         parts += ["## What two runs of one config differ by\n", floor(args.grid)]
     text = "\n".join(parts)

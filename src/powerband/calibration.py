@@ -98,7 +98,8 @@ def calibrate(
     Gives the usable runs by name, and in words what was left out. Raises EngineError where the engine fails.
     """
     suite = build_suite(limits, longest_tokens, seed)
-    began, runs, notes = time.monotonic(), {}, []
+    began, runs = time.monotonic(), dict[str, Run]()
+    notes: list[str] = []
     running = engine.start(config, store.run_folder(f"{session_id}.start"))
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)

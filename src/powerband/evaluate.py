@@ -14,6 +14,7 @@ from powerband.records.workload import Workload
 from powerband.stand import Stand
 from powerband.stores.base import Store
 
+_SAME_CHARS = 60  # of the end of a line, by which it is known again behind another prefix
 _RETRIES = 1  # of a trial that somebody else's work spoilt: such an episode is usually over by the next one
 
 
@@ -159,9 +160,10 @@ class _Planned(Record):
 
 
 def _cause_of(error: EngineError | RequestError) -> str:
-    """What happened, and the log's last line where the message does not hold it."""
+    """What happened, and the log's last line where the message does not hold it and it is no routine."""
     last = error.log_tail[-1:] if isinstance(error, EngineError) else ()
-    return "; ".join([error.message, *(line for line in last if line not in error.message)])
+    new = (line for line in last if line[-_SAME_CHARS:] not in error.message and " INFO " not in line)
+    return "; ".join([error.message, *new])
 
 
 def judge(run: Run) -> tuple[TrialStatus, str | None]:

@@ -49,7 +49,9 @@ def warm_up(running: RunningEngine, target: Target, workload: Workload) -> tuple
 
     def send(requests: Sequence[RequestSpec], width: int) -> float:
         seed = workload.seed + 1 + width + len(requests) + requests[0].input_tokens
-        return _send(running, target, Workload(tuple(requests), source="warm-up", concurrency=width, seed=seed))
+        return _send(
+            running, target, Workload(requests=tuple(requests), source="warm-up", concurrency=width, seed=seed)
+        )
 
     def alike(width: int, tokens: int) -> float:
         return send([RequestSpec(offset_ns=0, input_tokens=tokens, output_tokens=output)] * width, width)

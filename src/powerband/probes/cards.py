@@ -73,7 +73,7 @@ def process_name(pid: int) -> str:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
         return "another container's"
-    return " ".join(words)[:80] or "nameless"
+    return " ".join(" ".join(words).split())[:80] or "nameless"  # a title is padded, a script has lines
 
 
 def _text(value: str | bytes) -> str:

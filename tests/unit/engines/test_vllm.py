@@ -195,6 +195,17 @@ DEAD += "EngineCore encountered an issue. See stack trace (above) for the root c
             ["(Worker pid=9) ERROR 11-29 20:45:01 [executor.py:953] RuntimeError: _C::static_scaled_fp8_quant() "
              "expected at most 0 argument(s) but received 4 argument(s)."], "unsupported quantisation", "_fp8_quant",
         ),
+        (
+            ["  Value error, ('The quantization method %s is deprecated and will be removed in future versions of "
+             "vLLM. To bypass, set `--allow-deprecated-quantization`.', 'fp_quant') [type=value_error]"],
+            "unsupported quantisation", "'fp_quant'",
+        ),
+        (
+            [CORE + "AssertionError: Error in memory profiling. Initial free memory 131.38 GiB, current free memory "
+             "136.44 GiB. This happens when other processes sharing the same container release GPU memory."],
+            "others released memory of the card while its free memory was measured", "136.44 GiB",
+        ),
+        ([CORE + "torch.AcceleratorError: CUDA error: out of memory", DEAD], "out of memory", "CUDA error"),
         (["vllm: error: unrecognized arguments: --stream-interval 4"], "a flag is not known to this vLLM", "--stream"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """The journal: what is written comes back, half-written runs do not count, damage is said in one line."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,15 @@ def test_sessions_of_one_second_get_their_own_names(tmp_path: Path) -> None:
     names = {journal.begin("loop", "{}").session_id for _ in range(5)}
     assert len(names) == 5
     journal.close()
+
+
+def test_commands_that_begin_at_once_in_a_new_home_share_its_journal(tmp_path: Path) -> None:
+    for home in (tmp_path / str(n) for n in range(3)):
+        with ThreadPoolExecutor(8) as pool:
+            journals = list(pool.map(Journal, [home] * 8))
+        assert len({journal.begin("load", "x").session_id for journal in journals}) == 8
+        for journal in journals:
+            journal.close()
 
 
 def test_a_run_without_its_head_is_not_a_run(tmp_path: Path) -> None:

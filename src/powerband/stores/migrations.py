@@ -24,12 +24,26 @@ _STEPS = (
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to this version, each step in one transaction."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    """Bring the tables up to this version in one transaction; of several processes that begin at once, one does it."""
+    if _version(connection) == len(_STEPS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(_version(connection), len(_STEPS)):
+            for statement in _STEPS[number].split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(_STEPS):
         raise RequestError(
             f"the journal has version {version}, newer than this powerband knows ({len(_STEPS)})",
             hint="use the newer powerband, or another --home",
         )
-    for number in range(version, len(_STEPS)):
-        connection.executescript(f"BEGIN IMMEDIATE; {_STEPS[number]} PRAGMA user_version = {number + 1}; COMMIT;")
+    return version

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import sqlite3
 import threading
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from powerband.stores import run_dir
 from powerband.stores.base import Session, SessionStatus
 from powerband.stores.migrations import migrate
 
+_WAIT_S = 30.0  # for another process that writes
 _DAMAGED = "move the journal away, or choose another --home; the evidence in runs/ can still be read by its folder"
 
 
@@ -29,9 +31,9 @@ class Journal:
         try:
             home.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(
-                home / "journal.sqlite", timeout=30, check_same_thread=False, isolation_level=None
+                home / "journal.sqlite", timeout=_WAIT_S, check_same_thread=False, isolation_level=None
             )
-            self._db.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(self._db)
             self._db.execute("PRAGMA synchronous=FULL")  # a finished trial survives a power cut
             migrate(self._db)
         except sqlite3.DatabaseError as error:
@@ -142,6 +144,19 @@ class Journal:
 
     def _writing(self) -> "_Writing":
         return _Writing(self._db)
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Turn the log on; for this one statement sqlite does not wait for another process that begins as well."""
+    until_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
 
 
 class _Writing:

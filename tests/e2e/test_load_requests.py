@@ -1,5 +1,7 @@
 """What ``powerband load`` refuses, and what it says of a run that did not go as asked."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,19 @@ def test_the_hint_of_a_timeout_is_more_time(tmp_path: Path, capsys: pytest.Captu
         code, _, err = said(capsys, *load(server.url, tmp_path, *CLOSED, "--timeout", "0.1"))
     assert code == 3
     assert "--timeout" in err.splitlines()[-1]
+
+
+def test_a_search_that_is_stopped_by_hand_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop_at_ten(number: int, seen: Seen) -> Script:
+        if number == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+        return two_tokens(number, seen)
+
+    find = ("--find", "max_goodput_rate", "--slo", "ttft=5s")
+    with ScriptedServer(stop_at_ten).running() as server:
+        code, out, _ = said(capsys, *load(server.url, tmp_path, *OPEN, *find))
+    assert code == 130
+    assert "no highest rate found" in out
 
 
 @pytest.mark.parametrize("command", ["loop", "tune"])

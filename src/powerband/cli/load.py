@@ -140,13 +140,13 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _find(args: argparse.Namespace, slo: Slo | None) -> int:
-    """Probe rates until the highest that keeps the promise is bracketed; exit 1 where there is none."""
+    """Probe rates until the highest that keeps the promise is bracketed; exit 1 where there is none, 130 on Ctrl-C."""
     if slo is None:
         raise RequestError("--find max_goodput_rate needs a promise to keep", hint="such as --slo ttft=500ms,tpot=50ms")
     first = _workload(args, args.requests, args.scale_rate, args.seed).request_rate_per_s
     if first is None:
         raise RequestError("--find needs traffic with a rate", hint="give a trace or arrivals=poisson(4/s)")
-    search, limited = CapacitySearch(first, slo.attainment), 0
+    search, limited, interrupted = CapacitySearch(first, slo.attainment), 0, False
     stop = msgspec.structs.replace(_stop(args), when_saturated=True)  # a hopeless rate ends when that is sure
     with Recorder(args.home, _target(args), slo) as recorder:
         while (rate := search.ask()) is not None:
@@ -160,7 +160,7 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
                 stop=stop,
                 progress=None,
             )
-            if loaded.stopped_because == "interrupted":
+            if interrupted := loaded.stopped_because == "interrupted":
                 break
             if loaded.client.verdict == "limited":
                 limited += 1
@@ -177,6 +177,8 @@ def _find(args: argparse.Namespace, slo: Slo | None) -> int:
         print_json({"max_goodput_rate": found, "slo": slo, "basis": "measured"})
     else:
         print_text(text.capacity(found, slo))
+    if interrupted:
+        return 128 + signal.SIGINT
     return 0 if found.rate_per_s is not None else 1
 
 

@@ -63,7 +63,8 @@ With both the middle is 0.23 too high. Of the 70 runs 46 lie in their 90 % inter
 with at most 0.30 good requests/s, where one request of 28 more or less is a quarter to a half of the figure.
 
 The last two causes, and what half of the cores are worth, were found in these very runs: the replay above is no blind
-test of the model. Before them powerband had 92.8 % [87.5 %, 97.6 %] after 3 trials and 98.8 % [96.4 %, 100.0 %] after 6.
+test of the model. Before them powerband had 92.8 % [87.5 %, 97.6 %] after 3 trials and 98.8 % [96.4 %, 100.0 %] after
+6.
 """
 
 

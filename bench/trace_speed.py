@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -181,9 +182,14 @@ def main() -> int:
                     file.write(msgspec.json.encode(rows[-1]) + b"\n")
     if args.out:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        head = HEAD.format(version=hta_version(args.hta), times=args.times, machine=machine)
+        head = HEAD.format(version=hta_version(args.hta), times=repeats(rows), machine=machine)
         args.out.write_text(head + table(rows))
     return 0
+
+
+def repeats(rows: list[Measured]) -> str:
+    counts = Counter((row.trace, row.tool) for row in rows).values()
+    return f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{max(counts)}"
 
 
 def hta_version(python: str | None) -> str:

@@ -189,6 +189,8 @@ def _decode(text: memoryview) -> list[Event] | None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "truncated" in str(error) or "trailing" in str(error):
             return None
+    except RecursionError:
+        return None
     try:
         rows = json.loads(bytes(text).decode("utf-8", errors="replace"), strict=False)
     except (ValueError, RecursionError):

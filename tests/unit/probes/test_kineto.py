@@ -168,6 +168,7 @@ def test_launches_match_by_correlation_and_the_last_wins() -> None:
         (b"\x1f\x8bnot gzip at all", "cut off or damaged"),
         (b"[" * 100_000, "damaged"),
         (b'{"traceEvents": [' + b'{"a":' * 5000, "damaged"),
+        (b'{"traceEvents": [{"ph": "X", "args": ' + b"[" * 5000 + b"]" * 5000 + b'}, {"ph": "X"}]}', "damaged"),
         (b"\xff\xfe\x00\x01", "is not JSON"),
     ],
 )

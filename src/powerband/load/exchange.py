@@ -16,7 +16,8 @@ from powerband.load.answer import Answer
 from powerband.load.sse import Decode, SseReader, error_text
 
 _BATCH = 64  # pieces kept before they are parsed: bounds the memory of a long answer
-_LAST_CHUNK = b"0\r\n\r\n"
+_BLANK = b"\r\n\r\n"
+_SHORT = len(b"0\r\n\r\n")  # the last chunk, or a part of it
 _LENGTH, _CHUNKED = b"content-length", b"transfer-encoding"
 _STREAM = b"event-stream"
 _MOST_BODY = 64 << 20  # of an answer that is not a stream
@@ -85,7 +86,12 @@ class Exchange:
             self._lazy = _opens_stream(data)  # until the head is parsed
         self._pieces.append(data)
         self._times.append(t_ns)
-        if len(data) <= len(_LAST_CHUNK) or _ends_message(data) or b"[DONE]" in data or b'"error"' in data:
+        if (
+            len(data) <= _SHORT
+            or (data.endswith(_BLANK) and _ends_message(data))
+            or b"[DONE]" in data
+            or b'"error"' in data
+        ):
             self.ripe = True
         elif not self._lazy or len(self._pieces) >= _BATCH:
             self.parse()
@@ -260,7 +266,7 @@ class Exchange:
 
 def _opens_stream(piece: bytes) -> bool:
     """Whether a piece begins with the whole head of a stream whose end does not depend on a count of bytes."""
-    head, blank, _ = piece.partition(b"\r\n\r\n")
+    head, blank, _ = piece.partition(_BLANK)
     if not blank or not head.startswith(b"HTTP/1.") or head[8:12] != b" 200":
         return False
     head = head.lower()
@@ -268,8 +274,8 @@ def _opens_stream(piece: bytes) -> bool:
 
 
 def _ends_message(piece: bytes) -> bool:
-    """Whether a chunked message may end with the piece; its last chunk may have extensions, and trailers after it.
+    """Whether a chunked message may end with this blank line; its last chunk may have extensions, trailers after it.
 
     Events whose own lines end in \\r\\n are told from that by the \\n before the last blank line.
     """
-    return piece.endswith(b"\r\n\r\n") and not piece.endswith(b"\n\r\n\r\n")
+    return not piece.endswith(b"\n" + _BLANK)

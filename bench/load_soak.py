@@ -41,7 +41,10 @@ class Memory:
         self._shown_s = -SHOW_EVERY_S
 
     def see(self, now: Progress) -> None:
-        rss_mib = self._process.memory_info().rss / MIB
+        try:
+            rss_mib = self._process.memory_info().rss / MIB
+        except (OSError, psutil.Error):  # no file to spare for reading it: too many are in flight
+            return
         self.rows.append((now.elapsed_s, rss_mib))
         if now.elapsed_s - self._shown_s < SHOW_EVERY_S:
             return

@@ -141,6 +141,23 @@ def test_a_short_answer_is_kept_and_noted() -> None:
     assert any("6 answers were not as long as asked" in note for note in loaded.notes)
 
 
+def test_a_display_that_fails_does_not_end_the_rules() -> None:
+    """A terminal that is gone: the run goes on, and --max-errors still ends it. What is no such error is raised."""
+
+    def gone(_: Progress) -> None:
+        raise BrokenPipeError
+
+    def wrong(_: Progress) -> None:
+        raise ValueError("wrong")
+
+    spec = "in=5,out=5,arrivals=constant(20/s)"
+    with fake("--ttft-ms", "5", "--itl-ms", "2", "--error-rate", "1.0") as url:
+        loaded = load(url, spec, 400, progress=gone, stop=Stop(max_errors=10))
+        assert loaded.stopped_because == "too_many_errors"
+        with pytest.raises(ValueError, match="wrong"):
+            load(url, spec, 400, progress=wrong)
+
+
 def test_progress_is_told_about_once_a_second() -> None:
     told: list[Progress] = []
     with fake("--ttft-ms", "20", "--itl-ms", "2") as url:

@@ -1,5 +1,6 @@
 """What the load command shows: its JSON documents, its tables, its progress."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -78,8 +79,9 @@ def show_progress(now: Progress) -> None:
     if now.left_s is not None:
         parts.append(f"about {format_duration(max(now.left_s, 0.0))} left")
     line = "  ".join(parts)
-    sys.stderr.write(f"\r\x1b[2K{line[:150]}" if sys.stderr.isatty() else f"{line}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the terminal may be gone: the run goes on
+        sys.stderr.write(f"\r\x1b[2K{line[:150]}" if sys.stderr.isatty() else f"{line}\n")
+        sys.stderr.flush()
 
 
 def end_progress() -> None:

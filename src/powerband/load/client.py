@@ -83,7 +83,7 @@ class Client:
             return
         self._ripe.append(connection)
         if len(self._ripe) == 1:
-            self.loop.call_soon(self._settle_next)
+            self.loop.call_later(0, self._settle_next)  # unlike call_soon, after what comes in the next round
 
     def settle_all(self) -> None:
         """The run is over: an answer that has come as a whole has ended."""
@@ -99,7 +99,7 @@ class Client:
         for _ in range(min(len(self._ripe), 1 + len(self._ripe) // _MANY_RIPE)):
             self._ripe.popleft().settle()
         if self._ripe:
-            self.loop.call_soon(self._settle_next)
+            self.loop.call_later(0, self._settle_next)
 
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended and its connection is of no more use."""

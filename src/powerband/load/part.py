@@ -115,6 +115,7 @@ class Part:
         self._start_ns, self._end_ns = start_ns, start_ns + s_to_ns(self._job.deadline_s)
         watch = LoopWatch(self._loop)
         reporter = asyncio.create_task(self._report())
+        reporter.add_done_callback(lambda _: self._finished.set())  # without it no rule would end the run
         self._timer = self._loop.call_later(ns_to_s(self._start_ns - time.monotonic_ns()), self._begin_all)
         try:
             if self._mine:
@@ -134,6 +135,8 @@ class Part:
         self._drop_rest(end_ns)
         if self._log is not None:
             self._log.close()
+        if reporter.done() and not reporter.cancelled() and (failed := reporter.exception()) is not None:
+            raise failed
         if self._stopped == "done":
             end_ns = self._last_end_ns + self._job.t0_ns
         return PartResult(
@@ -294,7 +297,10 @@ class Part:
             state, lately = self._state(), self._lately
             self._lately = []
             if self._on_progress is not None:
-                self._on_progress(state)
+                try:
+                    self._on_progress(state)
+                except OSError:  # a terminal that is gone, a system without a free file: the run and its rules go on
+                    self._on_progress = None
             if self._stopped == "done" and (reason := self._rules.check(state, lately)) is not None:
                 self._stop_early(reason)
 

@@ -15,6 +15,7 @@ from powerband.report.page import render_document
 
 MS, S = 1_000_000, 1_000_000_000
 HOSTILE = "<script>alert(1)</script>"
+UNSEEN = Missing(missing="not looked at")
 
 
 def trace(index: int, ttft_ms: float, error: str | None = None) -> RequestTrace:
@@ -35,7 +36,7 @@ def columns() -> Columns:
 
 
 def run(**more: object) -> Run:
-    check = ClientCheck(verdict="ok", reason="starts on time", schedule_delay_s=Missing(missing="x"), loop_lag_s=Missing(missing="x"),
+    check = ClientCheck(verdict="ok", reason="starts on time", schedule_delay_s=UNSEEN, loop_lag_s=UNSEEN,
                         cpu_ratio=0.25)  # fmt: skip
     config = EngineConfig(engine="openai", model="m")
     fields = {
@@ -56,8 +57,8 @@ def test_the_answer_is_the_share_of_all_requests_sent() -> None:
 
 
 def test_a_limited_client_is_the_first_thing_said() -> None:
-    check = ClientCheck(verdict="limited", reason="the client used 99% of its core", schedule_delay_s=Missing(missing="x"),
-                        loop_lag_s=Missing(missing="x"), cpu_ratio=0.99)  # fmt: skip
+    check = ClientCheck(verdict="limited", reason="the client used 99% of its core", schedule_delay_s=UNSEEN,
+                        loop_lag_s=UNSEEN, cpu_ratio=0.99)  # fmt: skip
     found = load_document(run(client=check), columns(), parse_slo("ttft=500ms"), [])
     assert found.headline.answer.startswith("Client-limited")
     assert found.headline.details[0] == "the client used 99% of its core"

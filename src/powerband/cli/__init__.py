@@ -51,8 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is its answer: 0 done, 1 no, 2 wrong request, 3 engine or machine failed."""
     argv = sys.argv[1:] if argv is None else argv
     _open_closed()
-    with contextlib.suppress(ValueError, OSError):  # no stderr to write to
-        faulthandler.enable()  # a crash in a native library then says where
+    faulthandler.enable(2)  # a crash in a native library says where; a number, since a file would be flushed at exit
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" for a sign it lacks
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped politely is stopped as by Ctrl-C

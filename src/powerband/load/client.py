@@ -34,7 +34,7 @@ class _Connection(Protocol):
 class Client:
     """Sends exchanges to one target, over new connections or (``keep_alive``) over those that wait.
 
-    A ``patient`` client parses whole answers when no request is due and no bytes wait; else they end at once.
+    A ``patient`` client parses whole answers one a round of its event loop; else they end at once.
     """
 
     def __init__(self, target: Target, loop: asyncio.AbstractEventLoop, *, patient: bool) -> None:
@@ -83,7 +83,7 @@ class Client:
             return
         self._ripe.append(connection)
         if len(self._ripe) == 1:
-            self.loop.call_later(0, self._settle_next)  # unlike call_soon, after what comes in the next round
+            self.loop.call_soon(self._settle_next)
 
     def settle_all(self) -> None:
         """The run is over: an answer that has come as a whole has ended."""
@@ -95,11 +95,11 @@ class Client:
                 self.over(exchange)
 
     def _settle_next(self) -> None:
-        """One a round of the event loop, after what was due or came meanwhile; more where they pile up."""
+        """One a round of the event loop, so that what is due or comes waits for one at most; more where they pile up."""
         for _ in range(min(len(self._ripe), 1 + len(self._ripe) // _MANY_RIPE)):
             self._ripe.popleft().settle()
         if self._ripe:
-            self.loop.call_later(0, self._settle_next)
+            self.loop.call_soon(self._settle_next)
 
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended and its connection is of no more use."""

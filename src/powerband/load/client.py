@@ -95,7 +95,7 @@ class Client:
                 self.over(exchange)
 
     def _settle_next(self) -> None:
-        """One a round of the event loop, so that what is due or comes waits for one at most; more where they pile up."""
+        """One a round of the event loop: what is due or comes waits for one at most; more where they pile up."""
         for _ in range(min(len(self._ripe), 1 + len(self._ripe) // _MANY_RIPE)):
             self._ripe.popleft().settle()
         if self._ripe:

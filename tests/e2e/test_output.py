@@ -48,7 +48,11 @@ def test_a_full_disk_is_exit_3_and_one_line(home: Path, argv: list[str]) -> None
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-def test_errors_that_cannot_be_written_keep_their_exit_code(home: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_errors_that_cannot_be_written_keep_their_exit_code(
+    home: Path, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     assert powerband(home, "2> /dev/full", ["lop"]).returncode == 2
 
 

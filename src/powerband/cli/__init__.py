@@ -9,7 +9,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from powerband import __version__
 from powerband.records.errors import EngineError, PowerbandError, RequestError, unknown_name
@@ -70,10 +70,10 @@ def main(argv: list[str] | None = None) -> int:
         _say("stopped" + _KEPT.get(argv[0] if argv else "", ""))
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        _let_go_of_output()
+        _let_go_of(sys.stdout)
         return 0
     except OSError as error:  # the disk below stdout is full, or one that a file was to go to
-        _let_go_of_output()
+        _let_go_of(sys.stdout)
         where = f"{error.filename}: " if error.filename else ""
         _say(f"error: {where}{error.strerror or error}; is the disk full, or not to be written?")
         return PowerbandError.exit_code
@@ -95,10 +95,10 @@ def _open_closed() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
-def _let_go_of_output() -> None:
+def _let_go_of(stream: TextIO) -> None:
     """What is left in the buffer would fail again as Python ends."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -139,6 +139,8 @@ def _print_error(error: PowerbandError) -> None:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # stderr may be on that disk too; the exit code still tells
+    try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
+    except OSError:  # stderr may be on that disk too; the exit code still tells
+        _let_go_of(sys.stderr)

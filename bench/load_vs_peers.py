@@ -43,7 +43,8 @@ LEAST_REQUESTS = 60
 README_MARK = "<!-- load-vs-peers: made by bench/load_vs_peers.py -->"
 README_SECTION = """## Is the load generator the limit?
 
-Every run says so. Beside others, server and client on one core each of two, a constant rate of streamed completions
+Every run says how late its requests started, and calls itself limited from 10 ms (or 5 % of TTFT) at p99.
+Beside others, server and client on one core each of two, a constant rate of streamed completions
 (*honest*: all answered, TTFT at p99 and starts within 5 ms; [all runs](docs/reference/load-vs-peers.md)):"""
 Row = dict[str, Any]
 

@@ -20,13 +20,14 @@ from shapes import MODELS, write_model
 from powerband.engines.base import get_engine
 from powerband.load.target import Target
 from powerband.load.traffic import build_workload
-from powerband.measure import observe, warm_up
+from powerband.measure import observe
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig, Value
 from powerband.records.run import Run
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
+from powerband.warm_up import warm_up
 
 CUT_S = 15.0
 KNOBS: dict[str, Value] = {

@@ -1,7 +1,7 @@
 """One request under way: bytes in with their times, an answer or an error out.
 
-A stream's bytes are kept with their times and parsed together, when its end seems to have come and nothing else is
-waiting, so that taking a chunk costs little; the parsing itself is by httptools and msgspec.
+A stream's bytes are kept with their times and parsed together, when its end seems to have come, so that taking a
+chunk costs little; the parsing itself is by httptools and msgspec.
 """
 
 import contextlib

@@ -58,7 +58,7 @@ def _make_room_for_sockets() -> None:
     """One socket a request in flight: take what the system allows, and have the kernel lay its table out now.
 
     Where a process has several threads, Linux stops it for up to tens of ms each time that the table doubles
-    (expand_fdtable waits for a grace period): at 3,000 requests/s that was half of the late starts.
+    (expand_fdtable waits for a grace period): at 3,000 requests/s up to half of the first 200 ms's starts were late.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -9,7 +9,7 @@ from powerband.load.prompts import Pool
 from powerband.load.words import WORDS, english_like
 from powerband.records.errors import MachineError, RequestError
 
-_LEAST_WORDS = 64  # of one token each: fewer make prompts too alike
+LEAST_WORDS = 64  # of one token each: fewer make prompts too alike
 
 
 class LocalTokenizer:
@@ -45,7 +45,7 @@ class LocalTokenizer:
         Checked on the pool as a whole: as many tokens as words.
         """
         whole = [word for word in WORDS if len(self.encode(word)) == 1 == len(self.encode(f"{word} {word}")) - 1]
-        if len(whole) < _LEAST_WORDS:
+        if len(whole) < LEAST_WORDS:
             return None
         drawn = [whole[i] for i in rng.integers(0, len(whole), words)]
         if len(self.encode(" ".join(drawn))) != words:

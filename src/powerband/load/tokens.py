@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from powerband.load.local_tokenizer import LocalTokenizer
+from powerband.load.local_tokenizer import LEAST_WORDS, LocalTokenizer
 from powerband.load.prompts import Pool
 from powerband.load.target import PATHS, Target
 from powerband.load.words import WORDS, english_like
@@ -17,7 +17,6 @@ from powerband.records.errors import EngineError, RequestError
 
 _POOL_WORDS = 8_000
 _TIMEOUT_S = 30.0
-_LEAST_WORDS = 64  # of one token each: fewer make prompts too alike
 _FEW, _MANY = 64, 576  # words of the two calibration prompts
 _BEYOND = 1 << 31  # any token id or count of tokens
 
@@ -128,7 +127,7 @@ def _pieces(answer: Any) -> list[str]:
 def _calibrated_words(target: Target, rng: np.random.Generator) -> TokenSource:
     """Two probe requests give tokens per word and what the server's template adds; words of one token where known."""
     single = _single_words(target)
-    words = single if len(set(single)) >= _LEAST_WORDS else WORDS
+    words = single if len(set(single)) >= LEAST_WORDS else WORDS
     drawn = [words[i] for i in rng.integers(0, len(words), _POOL_WORDS)]
     few, many = _usage(target, drawn[:_FEW]), _usage(target, drawn[:_MANY])
     pool = Pool([word.encode() for word in drawn], sorted({word.encode() for word in drawn}), b" ")

@@ -58,6 +58,8 @@ CALIBRATING = ("c1", "c64", "chat20")
 def measure_all(shape: str, out: Path, budget_s: float) -> None:
     until = time.monotonic() + budget_s
     out.mkdir(parents=True, exist_ok=True)
+    if all((out / f"{name}.json.gz").exists() for name in CASES):
+        return
     engine = get_engine("vllm")
     model = write_model(out / "models" / shape, MODELS[shape])
     config = EngineConfig(engine="vllm", model=str(model), knobs=KNOBS)
@@ -65,6 +67,8 @@ def measure_all(shape: str, out: Path, budget_s: float) -> None:
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
         for name, (traffic, count) in CASES.items():
+            if (out / f"{name}.json.gz").exists():
+                continue
             if time.monotonic() > until - CUT_S:
                 print(f"{name}: left out, no time", flush=True)
                 continue

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from powerband.locate.service import BUDGET_KNOBS
 from powerband.records.config import EngineConfig, Knob, Value
 from powerband.records.finding import Cause, Diagnosis, Finding
 from powerband.records.workload import Workload
@@ -17,7 +18,6 @@ Metric = Literal["request", "first_token", "short_first_token"]
 # Engines' own names of one limit; the value that takes the cause away follows from the value in force.
 _SEATS = ("n_parallel", "slots", "max_num_seqs", "max_running_requests", "max_concurrent_requests", "max_batch_size")
 _CACHE = ("kv_tokens", "n_ctx", "num_gpu_blocks_override", "max_total_tokens", "max_batch_total_tokens")
-_CHUNK = ("chunk_tokens", "n_batch", "max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens")
 _SWITCHES: dict[Cause, dict[str, Value]] = {
     "static_batching": {"cont_batching": True, "static": False},
     "launch_bound": {"enforce_eager": False, "disable_cuda_graph": False, "cuda_graphs": True},
@@ -25,7 +25,7 @@ _SWITCHES: dict[Cause, dict[str, Value]] = {
 _PREFIX: dict[str, Value] = {"cache_prompt": True, "enable_prefix_caching": True, "disable_radix_cache": False}
 _PARALLEL = ("tensor_parallel_size", "tp_size", "tp")
 _MORE_SEATS, _LEAST_SEATS = 4, 8
-_MORE_CACHE, _LESS_CHUNK, _LEAST_CHUNK = 4, 4, 64
+_MORE_CACHE, _MORE_TOKENS, _LESS_CHUNK, _LEAST_CHUNK = 4, 4, 4, 64
 _LONG = 4.0  # times the median prompt, as in the rule that suspects long ones
 
 
@@ -71,7 +71,7 @@ def plan_tests(
     covered = {cause for test in tests for cause in test.causes} - {"no_batching"}
     for finding in findings:
         cause = finding.cause
-        test = _with_knobs(cause, config, by_name, workload) if restartable else None
+        test = _with_knobs(finding, config, by_name) if restartable else None
         if test is not None:
             tests.append(test)
         elif cause not in covered and cause not in ("undecided", "no_batching"):
@@ -112,14 +112,18 @@ def long_prompts(workload: Workload) -> frozenset[int]:
     return frozenset(k for k, r in enumerate(workload.requests) if r.input_tokens >= _LONG * max(median, 1))
 
 
-def _with_knobs(cause: Cause, config: EngineConfig, knobs: Mapping[str, Knob], workload: Workload) -> Test | None:
+def _with_knobs(finding: Finding, config: EngineConfig, knobs: Mapping[str, Knob]) -> Test | None:
     """The test that changes a setting, or None where this engine has none that would take the cause away."""
+    cause = finding.cause
+    if cause == "queueing" and finding.setting:
+        names = (finding.setting,)
+        return _scaled("more tokens a step", cause, names, config, knobs, lambda now: now * _MORE_TOKENS)
     if cause in ("no_batching", "queueing"):
         return _scaled("more seats", cause, _SEATS, config, knobs, _more_seats)
     if cause == "kv_pressure":
         return _scaled("a larger cache", cause, _CACHE, config, knobs, lambda now: now * _MORE_CACHE)
     if cause == "head_of_line_blocking":
-        test = _scaled("smaller prefill chunks", cause, _CHUNK, config, knobs, _smaller_chunk)
+        test = _scaled("smaller prefill chunks", cause, BUDGET_KNOBS, config, knobs, _smaller_chunk)
         return None if test is None else replace(test, metric="short_first_token")
     if cause == "communication_bound":
         return _scaled("one card", cause, _PARALLEL, config, knobs, lambda now: 1)

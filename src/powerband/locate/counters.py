@@ -28,6 +28,8 @@ class Counters:
     decode_s: float | None
     steps: float | None
     preemptions: float | None
+    token_readings: Floats | None = None  # prompt and output tokens, and steps, as they were counted
+    step_readings: Floats | None = None
 
     @property
     def has_queue(self) -> bool:
@@ -48,6 +50,7 @@ def read_counters(samples: Sequence[EngineSample]) -> Counters:
         values = [value for value in (known(read(sample)) for sample in ordered) if value is not None]
         return max(values[-1] - values[0], 0.0) if len(values) >= 2 else None
 
+    prompts, outputs = gauge(lambda s: s.prompt_tokens_total), gauge(lambda s: s.output_tokens_total)
     return Counters(
         t_ns=np.array([sample.t_ns for sample in ordered], dtype=float),
         running=gauge(lambda s: s.running),
@@ -60,6 +63,8 @@ def read_counters(samples: Sequence[EngineSample]) -> Counters:
         decode_s=rise(lambda s: s.decode_seconds_total),
         steps=rise(lambda s: s.steps_total),
         preemptions=rise(lambda s: s.preemptions_total),
+        token_readings=None if prompts is None else prompts + (0.0 if outputs is None else outputs),
+        step_readings=gauge(lambda s: s.steps_total),
     )
 
 

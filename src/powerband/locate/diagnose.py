@@ -1,10 +1,13 @@
 """From a run to a diagnosis: split the time, ask every rule, and say which finding is the verdict."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from powerband.locate.breakdown import Parts, split_window
 from powerband.locate.decode import find_decode
 from powerband.locate.observe import diagnose_samples
+from powerband.locate.pauses import Pause, cut_pauses, describe, find_pauses
 from powerband.locate.prefill import find_prefill
 from powerband.locate.queueing import MIN_SHARE, find_queueing
 from powerband.locate.request_time import RequestTime, split_requests
@@ -45,10 +48,16 @@ def diagnose(
     """
     if not any(trace.t_send_ns is not None for trace in run.traces):
         return diagnose_samples(run)
-    view = build_view(run, ledger=ledger, model=model, device=device, slo=slo)
+    whole = view = build_view(run, ledger=ledger, model=model, device=device, slo=slo)
+    pauses = find_pauses(view)
+    if pauses:
+        view = build_view(cut_pauses(run, pauses), ledger=ledger, model=model, device=device, slo=slo)
     parts = split_window(view)
     time = split_requests(view, parts)
-    findings = rank(unusable(run) or collect(view, parts, time), view)
+    if pauses:
+        parts = replace(parts, unseen_ns=parts.unseen_ns + whole.activity.window_ns - parts.window_ns)
+        time = replace(time, paused_s=(whole.streams.request_ns - view.streams.request_ns) / 1e9)
+    findings = rank(unusable(run) or [*collect(view, parts, time), *_paused(pauses, parts)], view)
     return Diagnosis(
         sources=sources(run),
         window_s=parts.window_ns / 1e9,
@@ -60,7 +69,7 @@ def diagnose(
         reason=findings[0].evidence,
         request_breakdown=time.shares(),
         mean_request_s=time.total_s / max(time.requests, 1),
-        notes=notes(view, time),
+        notes=notes(view, pauses, parts),
     )
 
 
@@ -142,6 +151,20 @@ def _idle(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
     ]
 
 
+def _paused(pauses: list[Pause], parts: Parts) -> list[Finding]:
+    share = sum(pause.cut_ns for pause in pauses) / parts.window_ns if pauses else 0.0
+    if share < MIN_SHARE:
+        return []
+    return [
+        _undecided(
+            describe(pauses, parts.window_ns),
+            "send the traffic's own shapes before it is measured; a log that tells of compiling names the kernel",
+            "the same traffic again on the same engine: what was compiled does not pause it twice",
+            share,
+        )
+    ]
+
+
 def _slo_missed(view: View) -> bool:
     if view.slo is None or not view.run.traces:
         return False
@@ -194,13 +217,15 @@ def unseen(view: View) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def notes(view: View, time: RequestTime) -> tuple[str, ...]:
+def notes(view: View, pauses: list[Pause], parts: Parts) -> tuple[str, ...]:
     served = "unknown" if view.service.served is None else str(view.service.served)
     lines = ["parts inside the engine are inferred from outside: token times, gauges and counters"]
     lines.append(f"served at once: {served} (from {view.service.source})")
     if view.steps is not None:
         steps = ", ".join(f"{n}: {seconds * 1e3:.3g} ms" for n, seconds, _ in view.steps.levels[:8])
         lines.append(f"decode step by sequences: {steps}" if steps else "decode step: too few gaps at any one level")
+    if pauses:
+        lines.append(f"left out: {describe(pauses, parts.window_ns)}")
     if view.use is not None:
         lines.append(f"{view.use.seen} ({view.use.readings} readings of the driver)")
     return tuple(lines)

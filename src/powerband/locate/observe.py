@@ -5,6 +5,8 @@ import numpy as np
 from powerband.locate.activity import Floats
 from powerband.locate.counters import Counters, mean_over_time, read_counters
 from powerband.locate.device_use import LAUNCHING, DeviceUse, read_device_use
+from powerband.locate.queueing import FREE_SEATS
+from powerband.locate.service import LIMIT_KNOBS, read_stated
 from powerband.records.finding import Cause, Diagnosis, Finding, Share, Whole
 from powerband.records.run import Contention, Run
 
@@ -93,7 +95,7 @@ def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...], use: Devic
                 "double the arrival rate: throughput should double and latency stay",
             )
         )
-    findings += _queue(counters, counters.running)
+    findings += _queue(run, counters, counters.running)
     busy = 1 - shares["no work"]
     if not findings and use is not None and use.busy_ratio is not None and use.busy_ratio < LAUNCHING * busy:
         why = f"requests run {busy:.0%} of the time, while {use.seen}: the device waits for the host in between"
@@ -107,7 +109,7 @@ def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...], use: Devic
     return findings
 
 
-def _queue(counters: Counters, running: Floats) -> list[Finding]:
+def _queue(run: Run, counters: Counters, running: Floats) -> list[Finding]:
     if counters.waiting is None:
         return []
     waiting = mean_over_time(counters.t_ns, counters.waiting)
@@ -130,6 +132,12 @@ def _queue(counters: Counters, running: Floats) -> list[Finding]:
         cause, remedy = "no_batching", "serve several sequences at once (more slots, continuous batching)"
     else:
         cause, remedy = "queueing", "more sequences at once if memory bears it, more replicas, or less traffic"
+        seats = read_stated(run, LIMIT_KNOBS)
+        if seats is not None and float(np.mean(running[queued] < seats[1])) > FREE_SEATS:
+            seen += f", seats were free ({seats[0]} {seats[1]}): they wait for memory or for room in a step"
+            remedy = (
+                "a larger KV cache or more tokens a step, shorter or cached prompts, more replicas, or less traffic"
+            )
     test = "raise the limit on sequences (or the KV cache) and watch again: the queue should shrink"
     return [_finding(cause, share, seen, remedy, test, of_requests=True)]
 

@@ -8,7 +8,7 @@ from powerband.locate.activity import Floats, count_spans
 from powerband.locate.breakdown import Parts, prefill_rate
 from powerband.locate.queueing import MIN_SHARE
 from powerband.locate.request_time import RequestTime, host_each_s
-from powerband.locate.roofline import prefill_floor_s
+from powerband.locate.roofline import NEAR_FLOOR, decode_floor_s, prefill_floor_s
 from powerband.locate.view import View
 from powerband.records.finding import Finding
 from powerband.records.units import format_duration
@@ -52,7 +52,7 @@ def find_prefill(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
         share = min(share, time.share(parts.prefill_ns / 1e9))  # one's own prompt, not the wait for others'
     findings += _host(view, parts, time)
     if share >= MIN_SHARE:
-        findings.append(_compute(view, time, share))
+        findings.append(_launching(view, parts, share) or _compute(view, time, share))
     return findings
 
 
@@ -206,6 +206,31 @@ def _crowding(view: View, parts: Parts) -> str:
         return ""
     alone, crowded = float(np.median(few)), float(np.median(many))
     return f"; {format_duration(alone)} when alone, {format_duration(crowded)} when 3 or more arrive together"
+
+
+def _launching(view: View, parts: Parts, share: float) -> Finding | None:
+    """Prefill far above its arithmetic and a reading of the weights for each prompt is not what a card computes."""
+    prompts = view.streams.input_tokens[view.streams.started]
+    if view.device is None or view.device.kind != "gpu" or not prompts.size:
+        return None
+    arithmetic_s = prefill_floor_s(view.model, view.device, float(prompts.sum()))
+    weights_s = decode_floor_s(view.model, view.device, sequences=float(prompts.mean()))
+    spent_s = parts.prefill_ns / 1e9
+    if arithmetic_s is None or weights_s is None or spent_s <= NEAR_FLOOR * (arithmetic_s + weights_s * prompts.size):
+        return None
+    floor_s = arithmetic_s + weights_s * prompts.size
+    seen = f"prefill takes {share:.0%} of the request time, {format_duration(spent_s)} in all"
+    return Finding(
+        cause="launch_bound",
+        share=share,
+        evidence=(
+            f"{seen}: {spent_s / floor_s:.1f}x the {format_duration(floor_s)} that {prompts.sum()} prompt tokens, and "
+            f"the weights once for each of {prompts.size} prompts, take on {view.device_name}"
+        ),
+        remedy="graphs or compiled code for prefill too, prompts in larger batches, a faster host core",
+        test="prompts of twice the length: first tokens should hardly come later",
+        of="request_time",
+    )
 
 
 def _compute(view: View, time: RequestTime, share: float) -> Finding:

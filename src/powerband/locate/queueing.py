@@ -1,11 +1,11 @@
-"""Why requests wait for a seat: one seat, a static batch, a full KV cache, or simply too few seats."""
+"""Why requests wait for a seat: one seat, a static batch, a full KV cache, a full step, or simply too few seats."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from powerband.locate.request_time import RequestTime
-from powerband.locate.service import STATIC_REFILL
+from powerband.locate.service import BUDGET_KNOBS, STATIC_REFILL, read_stated
 from powerband.locate.view import View
 from powerband.records.finding import Cause, Finding
 from powerband.records.units import format_duration
@@ -19,7 +19,10 @@ _KV_ROOM = 0.5
 # Preempted this often per request, recomputation is no accident of one burst.
 _PREEMPTIONS_PER_REQUEST = 0.02
 # Seats free in most readings that show a queue: seats are not what the queue waits for.
-_FREE_SEATS = 0.5
+FREE_SEATS = 0.5
+# Steps that take this share of the tokens they may while requests wait are full: engines count a prompt when it is
+# done, and the last step of a prompt takes what is left of it.
+_FULL_STEPS = 0.7
 # Below this, more seats only move the wait from the queue into longer steps.
 _WORTH_SEATS = 1.05
 # Fewer turns than this give no slope.
@@ -36,53 +39,86 @@ class SeatUse:
     refilled: float | None  # share of the seats freed under a queue that were taken before the engine ran empty
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a queue waits for: the cause, the figures, and whether it is a step rather than a seat or memory.
+
+    ``setting`` is the engine's limit on the tokens of a step, where steps were seen to be full.
+    """
+
+    cause: Cause
+    why: str
+    for_step: bool = False
+    setting: str = ""
+
+
 def find_queueing(view: View, time: RequestTime) -> list[Finding]:
     """One finding for the queue, named by what it waits for; none where it is small."""
     share = time.share(time.queue_s)
     if share < MIN_SHARE:
         return []
     use = seat_use(view)
-    cause, why = name_queue(view, use)
-    if cause is None:
+    wait = name_queue(view, use)
+    if wait is None:
         return []
     mean_s = time.queue_s / max(time.requests, 1)
     source = "the engine's waiting gauge" if time.from_gauges else "order of service"
-    evidence = f"the mean request waits {format_duration(mean_s)} for a seat ({share:.0%} of its time, {source}); {why}"
-    remedy, test = _advice(view, cause)
-    return [Finding(cause=cause, share=share, evidence=evidence, remedy=remedy, test=test, of="request_time")]
+    waits = f"the mean request waits {format_duration(mean_s)} in the queue ({share:.0%} of its time, {source})"
+    remedy, test = _advice(view, wait)
+    return [
+        Finding(
+            cause=wait.cause, share=share, evidence=f"{waits}; {wait.why}", remedy=remedy, test=test, of="request_time",
+            setting=wait.setting,
+        )
+    ]  # fmt: skip
 
 
-def name_queue(view: View, use: SeatUse) -> tuple[Cause | None, str]:
-    """What the queue waits for, and the figures that say so."""
+def name_queue(view: View, use: SeatUse) -> Wait | None:
+    """What the queue waits for, and the figures that say so; None where it is no queue of the engine's."""
     served, limit, counters = view.service.served, view.service.limit, view.counters
     count = max(view.streams.size, 1)
     if counters.preemptions is not None and counters.preemptions >= max(_PREEMPTIONS_PER_REQUEST * count, 1):
-        return "kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests"
+        return Wait("kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests")
     if use.kv_while_waiting is not None and max(use.kv_while_waiting, use.kv_with_one_more or 0.0) >= _KV_FULL:
         more = "" if use.kv_with_one_more is None else f", {use.kv_with_one_more:.0%} with one more sequence"
-        return "kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited{more}"
+        return Wait("kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited{more}")
     free = use.free_while_waiting
-    roomless = (
-        f"a seat was free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran), "
-        "so memory for another sequence was missing, not a seat"
-    )
-    often_free = free is not None and free > _FREE_SEATS
+    often_free = free is not None and free > FREE_SEATS
+    seats = f"a seat was free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran)"
+    roomless = Wait("kv_pressure", f"{seats}, so memory for another sequence was missing, not a seat")
+    budget = read_stated(view.run, BUDGET_KNOBS) if often_free else None
+    if budget is not None and (tokens := _step_tokens(view)) is not None and tokens >= _FULL_STEPS * budget[1]:
+        full = f"a step took {tokens:.0f} tokens of at most {budget[1]} meanwhile ({budget[0]})"
+        return Wait("queueing", f"{seats}, and {full}: prompts wait for room in a step", True, budget[0])
     if often_free and use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_ROOM:
-        return "kv_pressure", roomless
+        return roomless
     if use.refilled is not None and use.refilled < STATIC_REFILL:
-        return "static_batching", (
-            f"only {use.refilled:.0%} of the seats freed while requests waited were taken before the whole batch ended"
-        )
+        refilled = f"only {use.refilled:.0%} of the seats freed while requests waited were taken"
+        return Wait("static_batching", f"{refilled} before the whole batch ended")
     if served == 1 and view.service.stated_limit in (None, 1):
         slope = turnaround_slope(view)
         if not counters.has_queue and slope is not None and slope < 0.5:
-            return None, "answers come one at a time, but their starts do not depend on when the one before ended"
-        return "no_batching", f"never more than 1 request was served at once ({view.service.source})"
+            return None  # answers come one at a time, but their starts do not depend on when the one before ended
+        return Wait("no_batching", f"never more than 1 request was served at once ({view.service.source})")
     if often_free and use.kv_while_waiting is None:
-        return "kv_pressure", roomless
+        return roomless
+    if often_free and view.service.stated_limit is not None:
+        return Wait("queueing", f"{seats} and the KV cache had room: requests wait for a step that takes them", True)
     in_flight = view.activity.waiting + view.activity.decoding
     mean = float(np.average(in_flight, weights=np.maximum(view.activity.spans_ns, 1)))
-    return "queueing", f"at most {served} served at once ({view.service.source}), {mean:.1f} in flight on average"
+    why = f"at most {served} served at once ({view.service.source}), {mean:.1f} in flight on average"
+    return Wait("queueing", why)
+
+
+def _step_tokens(view: View) -> float | None:
+    """Mean tokens of a step, by the engine's own counters between readings that both show a queue."""
+    waiting, tokens, steps = view.counters.waiting, view.counters.token_readings, view.counters.step_readings
+    if waiting is None or tokens is None or steps is None:
+        return None
+    queued = np.nan_to_num(waiting) > 0
+    both = queued[:-1] & queued[1:]
+    made = float(np.nansum(np.diff(steps)[both]))
+    return float(np.nansum(np.diff(tokens)[both])) / made if made > 0 else None
 
 
 def seat_use(view: View) -> SeatUse:
@@ -117,7 +153,19 @@ def turnaround_slope(view: View) -> float | None:
     return float(np.cov(took, between)[0, 1] / np.var(took, ddof=1))
 
 
-def _advice(view: View, cause: Cause) -> tuple[str, str]:
+def _advice(view: View, wait: Wait) -> tuple[str, str]:
+    cause = wait.cause
+    if wait.setting:
+        return (
+            f"more tokens a step ({wait.setting}), while arithmetic and the time between tokens bear it; else shorter "
+            "prompts, reused prefixes, more replicas, or less traffic",
+            f"raise {wait.setting}: the queue should shrink; where it stays, prefill itself is the limit",
+        )
+    if wait.for_step:
+        return (
+            "shorter prompts, reused prefixes, more replicas, or less traffic; more seats bring nothing",
+            "halve the prompts, or change the limit on tokens a step: the queue should follow",
+        )
     gain = predict_more_seats(view)
     if cause == "no_batching":
         return (

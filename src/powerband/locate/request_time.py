@@ -17,7 +17,8 @@ _STEPS_BEFORE_FIRST = 2.0
 class RequestTime:
     """Seconds summed over all sent requests; ``stalled`` is decoding held up by other requests' prompts.
 
-    ``from_gauges`` says whether the queue was read from the engine or inferred from the order of service.
+    ``from_gauges`` says whether the queue was read from the engine or inferred from the order of service;
+    ``paused_s`` is time in which the engine stood still and no prompt explains it.
     """
 
     client_s: float
@@ -29,18 +30,19 @@ class RequestTime:
     unanswered_s: float
     requests: int
     from_gauges: bool
+    paused_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         waits = self.client_s + self.queue_s + self.host_s + self.prefill_s + self.unanswered_s
-        return waits + self.decode_s + self.stalled_s
+        return waits + self.decode_s + self.stalled_s + self.paused_s
 
     def share(self, seconds: float) -> float:
         return seconds / self.total_s if self.total_s > 0 else 0.0
 
     def shares(self) -> tuple[Share, ...]:
         """The mean request; seconds are per request."""
-        rows = (
+        rows = [
             ("client", self.client_s),
             ("queueing", self.queue_s),
             ("host", self.host_s),
@@ -48,7 +50,8 @@ class RequestTime:
             ("decode", self.decode_s),
             ("decode held up by prefill", self.stalled_s),
             ("unanswered", self.unanswered_s),
-        )
+        ]
+        rows += [("unseen", self.paused_s)] if self.paused_s else []
         count = max(self.requests, 1)
         return tuple(Share(name=name, seconds=s / count, share=self.share(s)) for name, s in rows)
 

@@ -4,6 +4,9 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.memory import MemoryLedger
 from powerband.records.model import ModelSpec
 
+# Real kernels reach a half to nine tenths of a peak; three times the floor is not explained by it.
+NEAR_FLOOR = 3.0
+
 
 def decode_floor_s(
     model: ModelSpec | None,

@@ -1,6 +1,7 @@
 """How many requests the engine serves at once, and since when each one was in service: inferred from outside."""
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from powerband.records.value import Missing
 
 # How engines spell the most sequences they run at once.
 LIMIT_KNOBS = ("n_parallel", "max_num_seqs", "max_running_requests", "max_batch_size", "slots", "parallel")
+# And the most tokens, prompts' included, that one step takes.
+BUDGET_KNOBS = (
+    "chunk_tokens", "n_batch", "max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens",
+    "max_num_tokens",
+)  # fmt: skip
 # With more in flight than were ever served at once, all seats are taken this share of the time, or seats are not it:
 # prompts may take long, so not all seats show a stream at once.
 _BINDING = 0.3
@@ -44,7 +50,8 @@ def infer_service(run: Run, streams: Streams, activity: Activity, counters: Coun
 
     A request whose tokens came before a seat should have been free was in service from the moment it was sent.
     """
-    stated = read_stated_limit(run)
+    found = read_stated(run, LIMIT_KNOBS)
+    stated = None if found is None else found[1]
     overlap = count_served(activity)
     gauge = None if counters.running is None else int(np.nanmax(counters.running))
     seen = max(gauge or 0, overlap)
@@ -73,14 +80,14 @@ def never_queued(counters: Counters) -> bool:
     return counters.waiting is not None and float(np.nanmax(counters.waiting)) <= 0
 
 
-def read_stated_limit(run: Run) -> int | None:
-    """The engine's own limit on sequences: what it reports, else what it was asked for."""
+def read_stated(run: Run, names: Sequence[str]) -> tuple[str, int] | None:
+    """The first of an engine's limits with a number: as it reports it, else as it was asked for."""
     effective = {} if isinstance(run.effective, Missing) else run.effective.values
     for values in (effective, run.config.knobs):
-        for name in LIMIT_KNOBS:
+        for name in names:
             value = values.get(name, values.get(f"--{name.replace('_', '-')}"))
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
+                return name, value
     return None
 
 

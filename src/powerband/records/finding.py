@@ -71,6 +71,7 @@ class Finding(Record):
     status: Status = "suspected"
     of: Whole = "window"
     proof: Proof | None = None
+    setting: str = ""  # the engine's own name of the limit that is waited for, where one was seen to bind
 
 
 class Diagnosis(Record):

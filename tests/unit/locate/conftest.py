@@ -26,6 +26,7 @@ class Plant:
     prefill_tokens_per_s: float = 4000.0
     chunk_tokens: int = 512
     kv_tokens: int = 10**9
+    by_step: bool = False  # let in only what the step has room for, as vLLM does
     tokenizer_s: float = 0.0
     static: bool = False
     prefix_cache: bool = False
@@ -82,6 +83,9 @@ class _Engine:
             job = self.todo[0]
             need = job.spec.input_tokens + job.spec.output_tokens
             if self.running and held + need > self.plant.kv_tokens:
+                return
+            left = sum(one.to_prefill - one.prefilled for one in self.running)
+            if self.plant.by_step and left >= self.plant.chunk_tokens:
                 return
             held += need
             job.to_prefill = job.spec.input_tokens

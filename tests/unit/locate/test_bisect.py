@@ -1,5 +1,6 @@
 """Which tests are chosen for which findings, on engines with different knobs."""
 
+import msgspec
 import pytest
 
 from powerband.engines.fake import Fake
@@ -59,6 +60,15 @@ def test_the_setting_that_takes_a_cause_away(
     cause: Cause, knobs: tuple[Knob, ...], set_: dict[str, Value], change: str
 ) -> None:
     assert change in changes(found(cause), knobs, set_).values()
+
+
+def test_a_queue_for_room_in_a_step_is_tested_by_the_tokens_of_a_step() -> None:
+    queue = found("queueing")
+    waits = msgspec.structs.replace(queue.findings[0], setting="chunk_tokens")
+    queue = msgspec.structs.replace(queue, findings=(waits,))
+    assert changes(queue, Fake().knobs(), {"slots": 3, "chunk_tokens": 64}) == {
+        "more tokens a step": "chunk_tokens 64 -> 256"
+    }
 
 
 def test_a_setting_that_is_right_already_gives_no_test() -> None:

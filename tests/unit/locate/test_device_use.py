@@ -78,6 +78,53 @@ def test_use_of_the_card_decides_where_concurrency_did_not_vary(busy: float, mem
     assert "device readings" in found.sources
 
 
+def sweep(base_ms: int, each_ms: int, busy: float) -> Run:
+    """1 to 4 sequences for 40 steps of base + n * each, one group after the other, on a card that is so busy."""
+    traces: list[RequestTrace] = []
+    t = 0
+    for n in range(1, 5):
+        gap = (base_ms + n * each_ms) * 1_000_000
+        chunks = tuple(t + gap * (k + 1) for k in range(40))
+        traces += [
+            RequestTrace(
+                index=len(traces) + k,
+                status="ok",
+                input_tokens=10,
+                output_tokens_asked=40,
+                t_sched_ns=t,
+                t_send_ns=t,
+                t_end_ns=chunks[-1],
+                t_chunks_ns=chunks,
+                chunk_tokens=(1,) * 40,
+            )
+            for k in range(n)
+        ]
+        t = chunks[-1]
+    run = steady_decode(readings(busy, 0.1, count=7))
+    return msgspec.structs.replace(run, traces=tuple(traces), end_ns=t)
+
+
+@pytest.mark.parametrize(
+    ("base_ms", "each_ms", "busy", "cause"),
+    [
+        (20, 0, 0.9, "memory_bandwidth_bound"),
+        (20, 0, 0.3, "launch_bound"),  # 20 ms whatever is decoded, 14 of them without a kernel
+        (2, 8, 0.9, "compute_bound"),
+        (2, 8, 0.3, "scheduler_bound"),  # it grows with the sequences, and not on the card
+    ],
+)
+def test_a_card_that_waits_overrules_the_step_curve(base_ms: int, each_ms: int, busy: float, cause: str) -> None:
+    found = diagnose(sweep(base_ms, each_ms, busy))
+    assert found.verdict == cause, found.reason
+
+
+def test_readings_with_idle_time_between_requests_say_nothing_of_steps() -> None:
+    """The same steps, and as much time without any request: the card's 30 % are then 60 % of each step."""
+    busy = sweep(20, 0, 0.3)
+    idle = msgspec.structs.replace(busy, end_ns=2 * busy.end_ns)
+    assert "launch_bound" not in {finding.cause for finding in diagnose(idle).findings}
+
+
 def test_without_readings_nothing_is_claimed_of_the_card() -> None:
     found = diagnose(steady_decode(()))
     assert found.gpu_busy_ratio is None

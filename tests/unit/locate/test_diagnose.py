@@ -97,6 +97,31 @@ def test_equal_requests_that_end_together_are_not_taken_for_a_static_batch(
     assert diagnose(run).verdict == cause
 
 
+def test_a_queue_for_room_in_a_step_is_not_called_one_for_seats(serve: Serve, plant: Any, poisson: Traffic) -> None:
+    """4,000 prompt tokens arrive a second; steps of 64 tokens take 16 ms for them and 10 ms besides: 2,460 a second."""
+    traffic = poisson(10, 60, prompt=(200, 600), answer=(5, 15))
+    run = serve(traffic, plant(slots=64, chunk_tokens=64, by_step=True))
+    run = msgspec.structs.replace(run, config=run.config.replace(max_num_seqs=64, max_num_batched_tokens=64))
+    first = diagnose(run).findings[0]
+    assert (first.cause, first.setting) == ("queueing", "max_num_batched_tokens")
+    assert "64 tokens of at most 64 meanwhile" in first.evidence
+    assert "more tokens a step (max_num_batched_tokens)" in first.remedy
+    # Of an engine that counts no steps: seats and cache are free, so more seats are no remedy.
+    none = Missing(missing="not exposed")
+    samples = tuple(msgspec.structs.replace(s, steps_total=none, kv_used_ratio=0.1) for s in run.engine_samples)
+    first = diagnose(msgspec.structs.replace(run, engine_samples=samples)).findings[0]
+    assert (first.cause, first.setting) == ("queueing", "")
+    assert "more seats bring nothing" in first.remedy
+
+
+def test_a_queue_for_seats_names_no_limit_of_steps(serve: Serve, plant: Any, poisson: Traffic) -> None:
+    run = serve(poisson(30, 150), plant(slots=3))
+    run = msgspec.structs.replace(run, config=run.config.replace(max_num_seqs=3, max_num_batched_tokens=512))
+    first = diagnose(run).findings[0]
+    assert (first.cause, first.setting) == ("queueing", "")
+    assert "more sequences at once" in first.remedy
+
+
 def test_a_cache_that_works_is_no_finding(serve: Serve, plant: Any, poisson: Traffic) -> None:
     traffic = poisson(4, 100, prompt=(10, 40), answer=(5, 15), prefix_tokens=600)
     found = diagnose(serve(traffic, plant(slots=64, prefix_cache=True)))

@@ -59,6 +59,15 @@ def test_gauges_name_the_cause(run: Run, cause: str) -> None:
     assert sum(part.seconds for part in found.breakdown) == pytest.approx(found.window_s)
 
 
+def test_a_queue_beside_free_seats_is_not_told_to_add_seats() -> None:
+    run = watched([4.0] * 20, [8.0] * 20, kv=0.3)
+    run = msgspec.structs.replace(run, config=run.config.replace(max_num_seqs=64))
+    (queue,) = diagnose(run).findings
+    assert queue.cause == "queueing"
+    assert "seats were free (max_num_seqs 64)" in queue.evidence
+    assert "more sequences" not in queue.remedy
+
+
 def test_busy_time_is_split_by_the_engines_own_seconds() -> None:
     found = diagnose(watched([2.0] * 15 + [0.0] * 5, [0.0] * 20))
     shares = {part.name: part.share for part in found.breakdown}

@@ -6,6 +6,7 @@ import pytest
 
 from powerband.locate.breakdown import split_window
 from powerband.locate.decode import find_decode
+from powerband.locate.diagnose import diagnose
 from powerband.locate.queueing import turnaround_slope
 from powerband.locate.request_time import split_requests
 from powerband.locate.roofline import decode_floor_s, prefill_floor_s
@@ -193,6 +194,16 @@ def test_one_level_of_concurrency_is_judged_by_the_roofline(gap_ms: int, cause: 
     (finding,) = find_decode(view, split_requests(view, split_window(view)))
     assert finding.cause == cause
     assert f"{gap_ms / 10:.1f}x" in finding.evidence
+
+
+@pytest.mark.parametrize(("prompt", "cause"), [(100, "launch_bound"), (10_000, "compute_bound")])
+def test_prefill_is_judged_by_its_arithmetic_and_a_reading_of_the_weights(prompt: int, cause: str) -> None:
+    """First tokens after 200 ms. The weights take 10 ms; 100 tokens 1.4 ms more, 17.5x in all; 10,000 take 140 more."""
+    run = run_of([steady(400 * k, 400 * k + 200, 3, 10) for k in range(10)], slots=8)
+    traces = tuple(msgspec.structs.replace(trace, input_tokens=prompt) for trace in run.traces)
+    found = diagnose(msgspec.structs.replace(run, traces=traces), model=MODEL, device=GPU)
+    assert found.verdict == cause
+    assert ("17.5x the 114 ms" in found.reason) is (cause == "launch_bound")
 
 
 def test_without_model_and_device_one_level_of_concurrency_stays_undecided() -> None:

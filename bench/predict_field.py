@@ -34,6 +34,7 @@ from powerband.account.ledger import compute_ledger
 from powerband.probes.config_model import model_from_config
 from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig
+from powerband.records.counting import NORMAL_90
 from powerband.records.errors import PowerbandError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.metrics import Metrics
@@ -42,7 +43,7 @@ from powerband.records.value import Missing, Record
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
-from powerband.simulate.predict import NORMAL_90, step_spread
+from powerband.simulate.predict import step_spread
 from powerband.simulate.scheduler import Limits, Speculation
 from powerband.simulate.step_time import predict_from_datasheet
 

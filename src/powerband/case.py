@@ -8,16 +8,28 @@ import msgspec
 from powerband.account.knobs import MEMORY_KNOBS
 from powerband.account.ledger import compute_ledger
 from powerband.account.reconcile import combined, reconcile
+from powerband.account.rules import RULES
 from powerband.engines.base import Engine, get_engine
+from powerband.engines.settings import split_settings
 from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
 from powerband.probes.http import base_url
-from powerband.records.config import EngineConfig, Value, parse_settings
+from powerband.records.config import (
+    TENSOR_KNOB,
+    EngineConfig,
+    Value,
+    cards_of,
+    check_count,
+    over_cards,
+    parse_settings,
+    tensor_parallel,
+)
 from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.memory import EngineReport, MemoryLedger, Residual
 from powerband.records.model import ModelSpec
+from powerband.records.rounds import Goal, Objective
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
@@ -25,6 +37,7 @@ from powerband.records.workload import Workload
 # "auto" offers nine tenths of what one request at a time can serve: naive settings queue for long, good ones need not.
 AUTO_LOAD = 0.9
 _FOUND_LATER = ("auto", "knee")  # rates that the machine sets, once something has run on it
+_LAYERED = ("llamacpp", "transformers")  # put whole layers on each card: memory is shared, a token's time is not
 _PREVIEW_REQUESTS = 2_000
 _TRIALS_IN_A_BUDGET = 14.0
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 8.0, 60.0
@@ -52,6 +65,8 @@ class CaseRequest(Record):
     calibrate: tuple[str, ...] = ()  # sessions and runs whose step times the search starts from
     ladder_from: str | None = None  # walk from this engine to ``engine``, one change a rung
     quantized: str | None = None  # of a ladder: a checkpoint of the same model in fewer bits
+    goal: Goal = "speed"
+    rivals: tuple[str, ...] = ()  # more engines to choose from: ENGINE, or ENGINE=MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +86,32 @@ class Case:
 
     @property
     def naive(self) -> EngineConfig:
-        """The "it runs" settings, with what the user fixed by --set."""
-        return self.complete(self.engine.naive(self.request.model, self.workload).replace(**self.fixed))
+        """The "it runs" settings, with what the user fixed by --set, on all the cards that were asked for.
+
+        Raises RequestError where the engine cannot share a model over so many.
+        """
+        config = self.complete(self.engine.naive(self.request.model, self.workload).replace(**self.fixed))
+        if not self.engine.loads_model or self.engine.name in _LAYERED:
+            return config
+        return over_cards(config, self.request.count, instead="leave --count out: this engine takes one card")
+
+    @property
+    def goal(self) -> Goal:
+        return self.request.goal
+
+    @property
+    def objective(self) -> Objective:
+        if self.goal == "cards":
+            return "attainment"
+        return "output_tokens_per_s" if self.slo is None else "goodput_per_s"
+
+    def cards_of(self, config: EngineConfig) -> int:
+        """The cards that a config takes: those it says, or all where the engine does not say."""
+        return cards_of(config) if config.engine in TENSOR_KNOB else max(1, self.request.count)
+
+    def _ranks(self, config: EngineConfig) -> int:
+        """The cards that share each layer, or the layers: what the ledger divides by, and the step time too."""
+        return tensor_parallel(config) if config.engine in TENSOR_KNOB else self.request.count
 
     @property
     def ledger(self) -> MemoryLedger | None:
@@ -99,13 +138,13 @@ class Case:
         return (self.slo.ttft_s or 0.0) + longest * self.slo.tpot_s
 
     def ledger_of(self, config: EngineConfig) -> MemoryLedger | None:
-        if self.model is None or self.device is None:
+        if self.model is None or self.device is None or config.engine not in RULES:
             return None
         return compute_ledger(
             self.model,
             self.device,
             config,
-            count=self.request.count,
+            count=self._ranks(config),
             traffic=self.workload,
             residual=self.residual,
         )
@@ -113,13 +152,13 @@ class Case:
     def size_of(self, config: EngineConfig) -> MemoryLedger | None:
         """The ledger without traffic and remedies, worked out once for all configs that agree on what bears on memory:
         a search asks for thousands."""
-        if self.model is None or self.device is None:
+        if self.model is None or self.device is None or config.engine not in RULES:
             return None
         names = {knob.name for knob in MEMORY_KNOBS.get(config.engine, ())} or config.knobs.keys()
         key = msgspec.json.encode(sorted((name, value) for name, value in config.knobs.items() if name in names))
         if key not in self._sizes:
             self._sizes[key] = compute_ledger(
-                self.model, self.device, config, count=self.request.count, residual=self.residual, remedies=False
+                self.model, self.device, config, count=self._ranks(config), residual=self.residual, remedies=False
             )
         return self._sizes[key]
 
@@ -147,6 +186,8 @@ class Case:
         reason = self.engine.refuses(config, self.workload)
         if reason is not None:
             return reason
+        if 1 < self.request.count < cards_of(config):
+            return f"it takes {cards_of(config)} cards, --count says {self.request.count}"
         ledger = self.size_of(config)
         return None if ledger is None or ledger.fits else f"does not fit into {ledger.device}"
 
@@ -177,7 +218,30 @@ def prepare(request: CaseRequest) -> Case:
         slo=parse_slo(request.slo) if request.slo is not None else None,
         fixed=fixed,
     )
+    if case.goal == "cards" and case.slo is None:
+        raise RequestError("the fewest cards for what?", hint="add --slo ttft=500ms,tpot=50ms")
+    check_count(request.count)
+    _ = case.naive  # raises where so many cards cannot be shared
     return case if request.scale_rate in _FOUND_LATER else within_window(case, _factor(request.scale_rate))
+
+
+def prepare_all(request: CaseRequest) -> tuple[Case, ...]:
+    """A case for each engine named, the first one's first; each takes the settings that it knows. As ``prepare``."""
+    if not request.rivals:
+        return (prepare(request),)
+    named = [(request.engine, request.model)]
+    named += [(name, model or request.model) for name, _, model in (rival.partition("=") for rival in request.rivals)]
+    names = tuple(name for name, _ in named)
+    if len(set(names)) < len(names):
+        raise RequestError(f"--engine {','.join(names)} names an engine twice", hint="name each once")
+    for name in names:
+        if not get_engine(name).restartable:
+            raise RequestError(f"{name} is not started from here", hint="name engines whose settings can be changed")
+    settings = split_settings(request.settings, names)
+    return tuple(
+        prepare(msgspec.structs.replace(request, engine=name, model=model, settings=tuple(settings[name])))
+        for name, model in named
+    )
 
 
 def within_window(case: Case, factor: float) -> Case:

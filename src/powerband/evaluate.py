@@ -3,7 +3,7 @@
 import time
 from typing import Protocol
 
-from powerband.engines.base import Engine
+from powerband.engines.base import Engine, get_engine
 from powerband.measure import OnProgress, measure
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
@@ -30,7 +30,8 @@ class Trials:
     """Evaluates configs for a session.
 
     A trial whose key the journal holds already is recalled, not run again: a session that was killed goes on by making
-    the same calls, and repeats at most the trial it was in. ``engine_seconds`` is what all its trials cost so far.
+    the same calls, and repeats at most the trial it was in. ``engine_seconds`` is what all its trials cost so far. A
+    config of another engine than ``engine`` is measured on that one.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Trials:
         self._store, self._engine = store, engine
         self._slo, self._command, self._watcher = slo, command, watcher
         self.budget_s = budget_s
-        self._stand = Stand(engine)
+        self._stand = Stand()
         self.trials: list[Trial] = store.trials(session_id)
 
     @property
@@ -94,6 +95,9 @@ class Trials:
         """Stop an engine that was kept for the next trial."""
         self._stand.close()
 
+    def _engine_of(self, config: EngineConfig) -> Engine:
+        return self._engine if config.engine == self._engine.name else get_engine(config.engine)
+
     def _worked(self) -> bool:
         """Whether the request was right once: what is wrong with it now is this config's fault, or the machine's."""
         return any(trial.status == "done" for trial in self.trials)
@@ -112,7 +116,7 @@ class Trials:
         status: TrialStatus = "done"
         try:
             run = measure(
-                self._engine,
+                self._engine_of(planned.config),
                 planned.config,
                 planned.workload,
                 run_id=run_id,

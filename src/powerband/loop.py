@@ -5,6 +5,7 @@ running the same code again: finished trials are recalled, the rest are measured
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from powerband.case import Case, offered_factor, within_window
@@ -14,9 +15,10 @@ from powerband.gate import Gate, numerics, to_result
 from powerband.knee import scaled_to_knee
 from powerband.locate.diagnose import diagnose
 from powerband.records.config import EngineConfig
-from powerband.records.errors import EngineError, MachineError, RequestError
+from powerband.records.errors import EngineError, MachineError, PowerbandError, RequestError
 from powerband.records.finding import Cause, Diagnosis
 from powerband.records.metrics import Metrics
+from powerband.records.objective import objective_value
 from powerband.records.rounds import LoopReport, Objective, Round, TrafficSummary
 from powerband.records.run import Predicted, Provenance, Purpose, Run, Trial
 from powerband.records.verdict import QualityResult, Verdict
@@ -24,6 +26,8 @@ from powerband.records.workload import Workload
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.predict import Predictor
 from powerband.simulate.step_time import predict_from_datasheet
+from powerband.tune.contest import Contest
+from powerband.tune.objective import appraisal
 from powerband.tune.search import Proposal, Search
 from powerband.tune.space import Space
 from powerband.verify.compare import compare
@@ -38,12 +42,14 @@ _CALIBRATION_REQUESTS, _CALIBRATION_S = 8, 30.0
 class Loop:
     """One session: its case, its trials, and what was learnt so far."""
 
-    gate: Gate | None = None  # with one, the search turns settings that alter the answers, and it judges them
+    gate: Gate | None = None  # judges what alters the answers: settings, where --numerics turns them, and other engines
 
-    def __init__(self, case: Case, trials: Trials, *, known: Sequence[Run] = ()) -> None:
-        """``known``: runs of other sessions that say how fast this machine is."""
-        self.case, self.trials, self._known = case, trials, tuple(known)
-        self.objective: Objective = "goodput_per_s" if case.slo else "output_tokens_per_s"
+    def __init__(self, case: Case, trials: Trials, *, known: Sequence[Run] = (), rivals: Sequence["Loop"] = ()) -> None:
+        """``known``: runs of other sessions that say how fast this machine is. ``rivals``: loops of other engines with
+        the same trials; they serve the same traffic, and the best of all is verified against this one's baseline."""
+        self.case, self.trials, self._known, self._rivals = case, trials, tuple(known), tuple(rivals)
+        self.objective: Objective = case.objective
+        self._notes: list[str] = []
         self._runs: list[Run] = []
         self._beat = 0.0  # the best objective measured so far; a resumed session must not know those to come
         self._rounds: list[Round] = []
@@ -69,7 +75,8 @@ class Loop:
 
     def trial_cost_s(self, config: EngineConfig) -> float:
         """What a trial of a config that keeps up costs: the slowest start seen, the arrivals, the last answers."""
-        starts = [trial.startup_s for trial in self.trials.trials if trial.startup_s > 0]
+        mine = (trial for trial in self.trials.trials if trial.config.engine == config.engine)
+        starts = [trial.startup_s for trial in mine if trial.startup_s > 0]
         span_s = self.case.workload.span_s or self.case.cut_s / 3
         return max([_START_S, *starts]) + span_s + _LATE_S
 
@@ -95,14 +102,14 @@ class Loop:
         self._runs += runs
         return case
 
-    def _baseline(self) -> tuple[Trial, Run]:
+    def _baseline(self, key: str = "baseline") -> tuple[Trial, Run]:
         needed_s = self.trial_cost_s(self.case.naive)
         if self.trials.budget_s < needed_s:
             raise RequestError(
                 f"a budget of {self.trials.budget_s:.0f} s does not pay for one trial of about {needed_s:.0f} s",
                 hint="raise --budget, or shorten a trial with --window",
             )
-        trial, run = self._measure("baseline", self.case.naive, "baseline")
+        trial, run = self._measure(key, self.case.naive, "baseline")
         if run is None or trial.status != "done":
             raise _unusable("the baseline with the naive settings" + self._foretold(), trial)
         self._runs.append(run)
@@ -117,19 +124,51 @@ class Loop:
         return "" if ledger is None or ledger.fits else f", of which the ledger said: {ledger.shortage},"
 
     def _tune(self, baseline: Trial, diagnosis: Diagnosis) -> tuple[Trial, str]:
-        """Ask, measure, tell, until the search or its budget ends; gives the best trial and why it stopped."""
-        case = self.case
-        if not case.engine.restartable:
+        """Ask, measure, tell, until the searches or their budget end; gives the best trial and why it stopped."""
+        if not self.case.engine.restartable:
             return baseline, "this server's settings cannot be changed from here: apply the remedy, then run this again"
-        reserved_s = 2 * case.repeats * self.trial_cost_s(case.naive)
-        search = Search(
-            Space(
-                knobs=case.engine.knobs(),
-                complete=case.complete,
-                refuses=case.refuses,
-                fixed=case.fixed,
-                numerics=case.request.numerics or self.gate is not None,
-            ),
+        contest = self._contest(baseline, diagnosis)
+        self._bar_what_fails(contest, baseline.config)
+        while (proposal := contest.ask()) is not None:
+            loop = self._of(proposal.config)
+            trial, run = self._measure(f"tune-{len(self._rounds) + 1}", proposal.config, "tune", proposal.predicted)
+            if run is not None and trial.status == "done":
+                loop._runs.append(run)
+            contest.tell(trial, loop._predictor())
+            self._bar_what_fails(contest, baseline.config)
+            self._rounds.append(self._round(proposal, trial, better=contest.best.n == trial.n))
+        return contest.best, contest.stopped_because
+
+    def _of(self, config: EngineConfig) -> "Loop":
+        """The loop whose engine a config is for."""
+        return next((rival for rival in self._rivals if rival.case.engine.name == config.engine), self)
+
+    def _contest(self, baseline: Trial, diagnosis: Diagnosis) -> Contest:
+        """This engine's search, and one for every rival whose baseline could be measured under the same traffic."""
+        entered = [(self, baseline, diagnosis)]
+        for rival in self._rivals:
+            name = rival.case.engine.name
+            rival.case = replace(rival.case, workload=self.case.workload)
+            try:
+                trial, run = rival._baseline(f"{name}-baseline")
+            except PowerbandError as error:
+                self._notes.append(f"{name} took no part: {error.message}")
+            else:
+                entered.append((rival, trial, rival._diagnose(run)))
+        reserved_s = 2 * self.case.repeats * max(loop.trial_cost_s(loop.case.naive) for loop, _, _ in entered)
+        return Contest({loop.case.engine.name: loop._search(trial, at, reserved_s) for loop, trial, at in entered})
+
+    def _search(self, baseline: Trial, diagnosis: Diagnosis, reserved_s: float) -> Search:
+        case = self.case
+        space = Space(
+            knobs=case.engine.knobs(),
+            complete=case.complete,
+            refuses=case.refuses,
+            fixed=case.fixed,
+            numerics=case.request.numerics,
+        )
+        return Search(
+            space,
             baseline,
             self._predictor(),
             objective=self.objective,
@@ -138,26 +177,21 @@ class Loop:
             trial_cost_s=self.trial_cost_s,
             budget_s=self.trials.left_s - reserved_s,
             reserved_s=reserved_s,
+            appraise=appraisal(case.goal, case.cards_of, attainment=case.slo.attainment if case.slo else 1.0),
         )
-        while (proposal := search.ask()) is not None:
-            trial, run = self._measure(f"tune-{len(self._rounds) + 1}", proposal.config, "tune", proposal.predicted)
-            if run is not None and trial.status == "done":
-                self._runs.append(run)
-            search.tell(trial, self._predictor())
-            self._bar_what_fails(search, baseline.config)
-            self._rounds.append(self._round(proposal, trial, better=search.best.n == trial.n))
-        return search.best, search.stopped_because
 
-    def _bar_what_fails(self, search: Search, baseline: EngineConfig) -> None:
+    def _bar_what_fails(self, contest: Contest, baseline: EngineConfig) -> None:
         """Put the best config so far through the gate; one that does not pass goes, with all that share its numbers."""
         while self.gate is not None:
-            best, spent_s = search.best.config, self.gate.seconds
+            best, spent_s = contest.best.config, self.gate.seconds
             quality = self.quality_of(baseline, best)
-            search.charge(self.gate.seconds - spent_s)
+            contest.charge(self.gate.seconds - spent_s)
             if quality.verdict in ("passed", "not_needed"):
                 return
             unfit = numerics(best)
-            search.bar(lambda config, unfit=unfit: numerics(config) == unfit)  # type: ignore[misc]
+            gone = contest.bar_best(lambda config, unfit=unfit: numerics(config) == unfit)  # type: ignore[misc]
+            if gone is not None:
+                self._notes.append(f"{gone} was left out: its answers did not pass ({quality.reason})")
 
     def quality_of(self, before: EngineConfig, after: EngineConfig) -> QualityResult:
         """Whether the answers stay as good: the gate's verdict where the change may alter them and there is a gate."""
@@ -167,7 +201,7 @@ class Loop:
         self.trials.close()  # an engine that is kept running would share its cores with the gate's
         try:
             return to_result(self.gate.check(before, after))
-        except EngineError as error:
+        except (EngineError, RequestError) as error:
             return QualityResult(verdict="undecided", reason=f"the gate could not be run: {error.message}")
 
     def compare(self, before: EngineConfig, after: EngineConfig, *, minimum_effect: float = MINIMUM_EFFECT) -> Verdict:
@@ -185,14 +219,27 @@ class Loop:
             slo=self.case.slo,
             minimum_effect=minimum_effect,
             quality=self.quality_of(before, after),
+            cards=self._cards(before, after, runs["before"]),
         )
+
+    def _cards(self, before: EngineConfig, after: EngineConfig, runs: Sequence[Run]) -> tuple[int, int] | None:
+        """The cards by which a verdict divides the objective; None where it is sought for itself.
+
+        Fewest cards: they count once the promise is kept; before that, what keeps it is better whatever it takes.
+        """
+        goal, slo = self.case.goal, self.case.slo
+        if goal == "speed":
+            return None
+        if goal == "cards" and slo and any((run.metrics(slo).attainment or 0.0) < slo.attainment for run in runs):
+            return None
+        return self._of(before).case.cards_of(before), self._of(after).case.cards_of(after)
 
     def _measure(
         self, key: str, config: EngineConfig, purpose: Purpose, predicted: Predicted | None = None
     ) -> tuple[Trial, Run | None]:
         cut_s = self.case.cut_s
         trial, run = self.trials.run(key, config, self.case.workload, purpose, cut_s=cut_s, predicted=predicted)
-        if purpose in ("baseline", "tune") and trial.status == "done":
+        if purpose in ("baseline", "tune") and trial.status == "done" and self.case.goal == "speed":
             self._beat = max(self._beat, _objective(trial.measured, self.objective) or 0.0)
         return trial, run
 
@@ -215,12 +262,13 @@ class Loop:
         return diagnose(run, ledger=case.ledger_of(run.config), model=case.model, device=case.device, slo=case.slo)
 
     def _round(self, proposal: Proposal, trial: Trial, *, better: bool) -> Round:
-        usable = trial.status == "done"
+        usable, case = trial.status == "done", self._of(proposal.config).case
+        other = {"engine": case.engine.name} if case is not self.case else {}
         return Round(
             n=len(self._rounds) + 1,
             cause=proposal.cause,
-            change=proposal.config.changes_from(self.case.naive),
-            why=proposal.why,
+            change={**other, **proposal.config.changes_from(case.naive)},
+            why=f"{case.engine.name}: {proposal.why}" if self._rivals else proposal.why,
             trial=trial.n,
             predicted=proposal.predicted,
             measured=_objective(trial.measured, self.objective),
@@ -236,7 +284,7 @@ class Loop:
         verdict: Verdict | None,
         stopped: str,
     ) -> LoopReport:
-        case, changed = self.case, best.n != baseline.n
+        case, changed, found = self.case, best.n != baseline.n, self._of(best.config)
         chosen = best.config if verdict is not None and verdict.verdict == "keep" else None
         assert isinstance(before.provenance, Provenance)  # a measured run has one
         return LoopReport(
@@ -246,21 +294,22 @@ class Loop:
             traffic=summarise(case.workload),
             slo=case.slo,
             objective=self.objective,
-            ledger=case.ledger_of(best.config),
+            goal=case.goal,
+            ledger=found.case.ledger_of(best.config),
             trials=tuple(self.trials.trials),
             rounds=tuple(self._rounds),
             baseline_trial=baseline.n,
             best_trial=best.n if changed else None,
             diagnosis_before=diagnosis,
-            diagnosis_after=self._diagnose(self.trials.evidence(best)) if changed else None,
+            diagnosis_after=found._diagnose(self.trials.evidence(best)) if changed else None,
             verdict=verdict,
             chosen=chosen,
-            start_command=case.engine.start_command(chosen or baseline.config),
+            start_command=(found if chosen else self).case.engine.start_command(chosen or baseline.config),
             budget_s=self.trials.budget_s,
             engine_seconds=self.trials.engine_seconds,
             stopped_because=stopped,
             provenance=before.provenance,
-            notes=tuple(dict.fromkeys([*case.notes, *before.notes])),
+            notes=tuple(dict.fromkeys([*case.notes, *self._notes, *before.notes])),
         )
 
 
@@ -284,9 +333,7 @@ def _causes(diagnosis: Diagnosis) -> list[Cause]:
 
 
 def _objective(metrics: Metrics | None, objective: Objective) -> float | None:
-    if metrics is None:
-        return None
-    return metrics.goodput_per_s if objective == "goodput_per_s" else metrics.output_tokens_per_s
+    return None if metrics is None else objective_value(metrics, objective)
 
 
 def _outcome_of_unusable(trial: Trial) -> Literal["failed", "unusable"]:

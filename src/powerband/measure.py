@@ -49,7 +49,7 @@ def measure(
 
     Raises EngineError where the engine dies, at start or in the run, or hangs; it is stopped then.
     """
-    running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(config, folder)
+    running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(engine, config, folder)
     try:
         target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
         cold = warm_up(running, target, workload)

@@ -9,14 +9,14 @@ from powerband.records.config import EngineConfig
 class Stand:
     """Keeps the engine of the last trial that ended well, where the engine can forget what it was sent.
 
-    A start takes a minute or more on a GPU; two runs with equal settings one after the other then share it.
+    A start takes a minute or more on a GPU; two runs with equal settings one after the other then share it. What is
+    kept stops before another config or another engine starts.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._kept: tuple[str, RunningEngine, str] | None = None  # config key, engine, run it was started for
 
-    def take(self, config: EngineConfig, folder: Path) -> tuple[RunningEngine, str]:
+    def take(self, engine: Engine, config: EngineConfig, folder: Path) -> tuple[RunningEngine, str]:
         """An engine with ``config``, and the run that it was started for ("" for this one)."""
         if self._kept is not None:
             key, running, started_for = self._kept
@@ -24,7 +24,7 @@ class Stand:
                 self._kept = None
                 return running, started_for
             self.close()
-        return self._engine.start(config, folder), ""
+        return engine.start(config, folder), ""
 
     def give_back(self, running: RunningEngine, config: EngineConfig, started_for: str) -> None:
         """The run ended well: keep its engine if that can forget, else stop it."""

@@ -14,9 +14,11 @@ from powerband.records.metrics import Metrics
 from powerband.records.quality import QualityReport
 from powerband.records.run import Predicted, Trial
 from powerband.records.value import Interval, Missing
+from powerband.tune.contest import Contest
 from powerband.tune.search import Search
 from powerband.tune.space import Space
 
+CASE = cast(Any, SimpleNamespace(objective="output_tokens_per_s"))  # all that the gate's half of a loop asks of one
 BASELINE = EngineConfig(engine="fake", model="fake", knobs={"slots": 4})
 
 
@@ -80,14 +82,14 @@ def test_what_does_not_pass_is_never_the_best(passes: set[int], wins: int, asked
         budget_s=200.0,
     )
     closed: list[bool] = []
-    loop = Loop(cast(Any, SimpleNamespace(slo=None)), cast(Any, SimpleNamespace(close=lambda: closed.append(True))))
+    loop = Loop(CASE, cast(Any, SimpleNamespace(close=lambda: closed.append(True))))
     gate = StubGate(passes)
     loop.gate = cast(Any, gate)
     count = 1
     while (proposal := search.ask()) is not None:
         count += 1
         search.tell(trial(proposal.config, count))
-        loop._bar_what_fails(search, BASELINE)
+        loop._bar_what_fails(Contest({"fake": search}), BASELINE)
     assert int(search.best.config.knobs.get("bits", 16)) == wins
     assert sorted(set(gate.asked)) == sorted(asked)
     assert closed  # the engine of the trials was stopped before the gate's started
@@ -95,7 +97,7 @@ def test_what_does_not_pass_is_never_the_best(passes: set[int], wins: int, asked
 
 
 def test_without_a_gate_the_need_for_one_is_told() -> None:
-    loop = Loop(cast(Any, SimpleNamespace(slo=None)), cast(Any, None))
+    loop = Loop(CASE, cast(Any, None))
     found = loop.quality_of(BASELINE, BASELINE.replace(bits=4))
     assert (found.verdict, found.reason) == ("not_run", "bits=4 can change the answers")
     assert loop.quality_of(BASELINE, BASELINE.replace(slots=8)).verdict == "not_needed"

@@ -5,8 +5,7 @@ from powerband.account.estimate import exact
 from powerband.account.plan import Plan, Request
 from powerband.account.remedies import suggest_remedies
 from powerband.account.rules import plan_memory
-from powerband.records.config import EngineConfig
-from powerband.records.errors import RequestError
+from powerband.records.config import EngineConfig, check_count
 from powerband.records.hardware import DeviceSpec
 from powerband.records.memory import MemoryLedger, Residual
 from powerband.records.model import ModelSpec
@@ -31,8 +30,7 @@ def compute_ledger(
     ("" the newest known), ``residual`` what an earlier start showed. Raises RequestError for an engine without rules
     here and for knobs that cannot be read.
     """
-    if not 1 <= count <= 4096:
-        raise RequestError(f"count {count} is not possible", hint="accepted: 1 to 4096 devices")
+    check_count(count)
     request = Request(model=model, device=device, config=config, count=count, version=version, residual=residual)
     plan = plan_memory(request)
     return MemoryLedger(

@@ -151,7 +151,7 @@ def _prompt_steps(step: Any) -> list[dict[str, Any]]:
 
 
 def _row(name: str, seconds: float, spread: float) -> dict[str, Any]:
-    from powerband.simulate.predict import NORMAL_90
+    from powerband.records.counting import NORMAL_90
 
     return {"name": name, "seconds": seconds, "spread_90": NORMAL_90 * spread}
 

@@ -25,8 +25,11 @@ def add_home(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--home", type=Path, default=Path(HOME), help=f"where the journal lives (default ./{HOME})")
 
 
-def add_engine(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    parser.add_argument("--engine", default=default, help="vllm, llamacpp, transformers ...; doctor lists them all")
+def add_engine(parser: argparse.ArgumentParser, *, default: str | None = None, several: bool = False) -> None:
+    choice = "; several to choose from: vllm,llamacpp=FILE.gguf" if several else ""
+    parser.add_argument(
+        "--engine", default=default, help=f"vllm, llamacpp, transformers ...; doctor lists them all{choice}"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine knob, repeatable")
 
 

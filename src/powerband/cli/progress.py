@@ -13,7 +13,8 @@ from powerband.records.units import format_duration
 class Narrator:
     """Says which trial runs, how far it is and what it gave; silent when ``quiet``."""
 
-    def __init__(self, *, quiet: bool, budget_s: float | None = None) -> None:
+    def __init__(self, *, quiet: bool, budget_s: float | None = None, name_engine: bool = False) -> None:
+        self._name_engine = name_engine
         self._quiet, self._live = quiet, sys.stderr.isatty() and not quiet
         self._budget_s, self._spent_s = budget_s, 0.0
         self._name, self._began = "", 0.0
@@ -27,7 +28,8 @@ class Narrator:
         """A trial starts; what is returned is called with its progress."""
         self._name, self._began = key, time.monotonic()
         settings = " ".join(f"{name}={value}" for name, value in sorted(config.knobs.items()))
-        self.say(f"{key:<18}{settings}")
+        engine = f"{config.engine} " if self._name_engine else ""
+        self.say(f"{key:<18}{engine}{settings}")
         return self.update
 
     def update(self, progress: Progress) -> None:

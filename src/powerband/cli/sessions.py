@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerband.case import Case, CaseRequest, prepare
+from powerband.case import Case, CaseRequest, prepare_all
 from powerband.cli import options, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
@@ -19,6 +19,7 @@ from powerband.plan import Plan, load_plan, write_plan
 from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError, RequestError
 from powerband.records.rounds import LoopReport
+from powerband.records.run import Run
 from powerband.records.units import parse_duration
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
@@ -28,7 +29,7 @@ from powerband.tune.plan import describe_traffic
 def add_arguments(parser: argparse.ArgumentParser, *, budget: str, repeats: int) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a .gguf file, a folder, a hub id, or a server's URL")
     parser.add_argument("--model", dest="model_option", metavar="MODEL", help="the same, as an option")
-    options.add_engine(parser)
+    options.add_engine(parser, several=True)
     options.add_device(parser)
     options.add_traffic(parser, auto_rate=True)
     group = parser.add_argument_group("session")
@@ -60,7 +61,8 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
     if model is None:
         raise RequestError("no MODEL was given", hint="name a .gguf file, a model folder, a hub id, or a server's URL")
     attached = model.startswith(("http://", "https://"))
-    engine = args.engine or ("openai" if attached else "llamacpp")
+    named = args.engine or ("openai" if attached else "llamacpp")
+    engine, *rivals = (word.strip() for word in named.split(","))
     settings = [*args.set, *([f"url={model}"] if attached and engine == "openai" else [])]
     local = not attached and Path(model).exists()
     return CaseRequest(
@@ -83,22 +85,31 @@ def request_of(args: argparse.Namespace) -> CaseRequest:
         numerics=args.numerics,
         ladder_from=getattr(args, "ladder_from", None),
         quantized=_absolute(getattr(args, "quantized", None)),
+        goal=getattr(args, "objective", "speed"),
+        rivals=tuple(map(_rival, rivals)),
     )
+
+
+def _rival(text: str) -> str:
+    """``ENGINE`` or ``ENGINE=MODEL``, a model's path in full so that the session can be resumed from elsewhere."""
+    name, equals, model = text.partition("=")
+    return f"{name}={Path(model).resolve() if Path(model).exists() else model}" if equals else name
 
 
 def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Journal]:
     """Run or resume a session to its end; whatever ends it, its finished trials and its status are in the journal."""
     request = None if args.resume is not None else request_of(args)
-    case = None if request is None else prepare(request)  # a wrong request leaves no trace in the journal
+    cases = () if request is None else prepare_all(request)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)
-    if request is None or case is None:
+    if request is None:
         session = loop_session(journal, args.resume or None)
         if session.command not in RESUMABLE:
             raise RequestError(f"session {session.session_id} is a {session.command}", hint="only loop and tune resume")
-        case = prepare(msgspec.json.decode(session.request, type=CaseRequest))
+        cases = prepare_all(msgspec.json.decode(session.request, type=CaseRequest))
     else:
         session = journal.begin(command, msgspec.json.encode(request).decode())
-    narrator = Narrator(quiet=args.quiet, budget_s=case.request.budget_s)
+    case, *others = cases
+    narrator = Narrator(quiet=args.quiet, budget_s=case.request.budget_s, name_engine=bool(others))
     narrator.say(f"session {session.session_id} in {args.home}")
     with held(journal, session):
         trials = Trials(
@@ -110,8 +121,11 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             command=command_line(),
             watcher=narrator,
         )
-        loop = Loop(case, trials, known=stored_runs(journal, case.request.calibrate))
-        loop.gate = verify_quality.gate_of(args, narrator) if case.request.numerics else None
+        known = stored_runs(journal, case.request.calibrate)
+        rivals = [Loop(other, trials, known=of_engine(known, other)) for other in others]
+        loop = Loop(case, trials, known=of_engine(known, case) if rivals else known, rivals=rivals)
+        # Another engine's answers are others': none is advised that has not passed.
+        loop.gate = verify_quality.gate_of(args, narrator) if case.request.numerics or rivals else None
         report = loop.run()
         journal.put_document(session.session_id, "report", msgspec.json.encode(report))
         if loop.gate is not None:
@@ -121,6 +135,11 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             comment = f"chosen by powerband {command}, session {session.session_id}\n{report.start_command}"
             write_plan(plan_path(journal, report), plan, comment)
     return report, journal
+
+
+def of_engine(runs: list[Run], case: Case) -> list[Run]:
+    """The runs that say how fast this case's engine is, where several are in question."""
+    return [run for run in runs if run.config.engine == case.engine.name]
 
 
 def plan_of(chosen: EngineConfig, case: Case) -> Plan:

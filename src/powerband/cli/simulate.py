@@ -5,7 +5,7 @@ from typing import Any
 
 from powerband.cli import options, parallel
 from powerband.cli import simulate_answers as answers
-from powerband.cli.simulate_space import configs_of, over_cards, replicas_of, to_be_gated
+from powerband.cli.simulate_space import configs_of, replicas_of, simulated_over, to_be_gated
 from powerband.records.config import EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
 from powerband.records.run import Run
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 where a promise was given and no config keeps it, or where no config fits."""
     from powerband.account.ledger import compute_ledger
+    from powerband.account.rules import RULES
     from powerband.probes.checkpoint import read_model
     from powerband.probes.device import read_device
     from powerband.simulate.calibrate import fit_step_time
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     configs = configs_of(args)
     if args.plan or args.trace:
         return parallel.run(args, configs[0], _stored_runs(args))
-    configs = [over_cards(config, args.count) for config in configs]
+    configs = [simulated_over(config, args.count) for config in configs]
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
@@ -71,14 +72,17 @@ def run(args: argparse.Namespace) -> int:
     step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
-        ledger = compute_ledger(model, device, config, count=tensor_parallel(config), remedies=False)
-        if not ledger.fits:
-            return WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}")
+        kv_tokens = None
+        if config.engine in RULES:  # of the others no ledger says what they hold
+            ledger = compute_ledger(model, device, config, count=tensor_parallel(config), remedies=False)
+            if not ledger.fits:
+                return WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}")
+            kv_tokens = ledger.capacity.kv_tokens
         return what_if(
             config,
             traffic,
             step_time,
-            kv_tokens=ledger.capacity.kv_tokens,
+            kv_tokens=kv_tokens,
             slo=slo,
             deadline_s=deadline_s,
             replicas=replicas,

@@ -5,7 +5,7 @@ import itertools
 import math
 from typing import Any
 
-from powerband.records.config import TENSOR_KNOB, EngineConfig, Knob, parse_settings, tensor_parallel
+from powerband.records.config import EngineConfig, Knob, over_cards, parse_settings, tensor_parallel
 from powerband.records.errors import RequestError, unknown_name
 
 MOST_SWEPT = 500
@@ -34,28 +34,12 @@ def configs_of(args: argparse.Namespace) -> list[EngineConfig]:
     ]
 
 
-def over_cards(config: EngineConfig, count: int) -> EngineConfig:
-    """``config`` on ``count`` cards: as tensor parallelism where it says nothing of it, which is how account counts.
-
-    Raises RequestError where the cards cannot be shared so, or by what no step time is known of.
-    """
-    if not 1 <= count <= 4096:
-        raise RequestError(f"count {count} is not possible", hint="accepted: 1 to 4096 devices")
+def simulated_over(config: EngineConfig, count: int) -> EngineConfig:
+    """``config`` on ``count`` cards; RequestError also for ways to share them of which no step time is known."""
     for name in _NOT_SIMULATED:
         if int(config.knobs.get(name, 1) or 1) > 1:
             raise RequestError(f"{name}={config.knobs[name]} is not simulated", hint="replicas are: --replicas N")
-    knob = TENSOR_KNOB.get(config.engine)
-    if count == 1 or (knob in config.knobs and count % tensor_parallel(config) == 0):
-        return config
-    if knob is None:
-        raise RequestError(
-            f"{config.engine} splits no layer over {count} cards", hint=f"engines side by side: --replicas {count}"
-        )
-    if knob in config.knobs:
-        raise RequestError(
-            f"{knob}={config.knobs[knob]} does not go into {count} cards", hint=f"choose a {knob} that divides {count}"
-        )
-    return config.replace(**{knob: count})
+    return over_cards(config, count, instead=f"engines side by side: --replicas {count}")
 
 
 def replicas_of(config: EngineConfig, args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from powerband.engines.free_memory import wait_until_free
 from powerband.engines.process import HOST, take_port
 from powerband.engines.server import Launch, ServerRunning, start_server, to_flags
 from powerband.probes.installed import find_package
-from powerband.records.config import TENSOR_KNOB, Effective, EngineConfig, Knob, Value, tensor_parallel
+from powerband.records.config import Effective, EngineConfig, Knob, Value, cards_of
 from powerband.records.errors import RequestError
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
@@ -217,14 +217,6 @@ class Commanded:
         share = float(config.knobs.get(about.share_knob, about.share))
         visible = str(config.knobs.get("CUDA_VISIBLE_DEVICES", "")) or None
         wait_until_free(min(share, about.share), cards_of(config), visible=visible)
-
-
-def cards_of(config: EngineConfig) -> int:
-    """Cards that a config spreads over: tensor x pipeline x data parallel; attention's copies lie on the tensor's."""
-    knobs = config.knobs
-    tensor = tensor_parallel(config) if config.engine in TENSOR_KNOB else 1
-    copies = 1 if knobs.get("enable_dp_attention") is True else max(1, int(knobs.get("dp_size", 1)))
-    return tensor * max(1, int(knobs.get("pp_size", 1))) * copies
 
 
 def check_model(model: str) -> None:

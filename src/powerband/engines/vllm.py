@@ -15,7 +15,7 @@ from powerband.engines.vllm_settings import read_effective
 from powerband.probes.http import HttpError, read_json, read_page
 from powerband.probes.installed import Program, find_vllm
 from powerband.probes.startup_log import StartupLog, parse_startup_log
-from powerband.records.config import EngineConfig, Knob, Value
+from powerband.records.config import EngineConfig, Knob, Value, cards_of
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
@@ -143,15 +143,6 @@ def refuse(config: EngineConfig, longest_tokens: int, cards: int) -> str | None:
     if "ngram" in str(knobs.get("speculative_config", "")) and knobs.get("async_scheduling") is True:
         return "speculation from n-grams is not scheduled asynchronously: set async_scheduling=false"
     return None
-
-
-def cards_of(config: EngineConfig) -> int:
-    """Cards that the config spreads over."""
-    sizes = (_int(config, f"{way}_parallel_size") or 1 for way in ("tensor", "pipeline", "data"))
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _chunked(config: EngineConfig) -> bool:

@@ -8,7 +8,8 @@ import msgspec
 from powerband.account.weights import requantised
 from powerband.case import CaseRequest, window_s
 from powerband.engines.base import get_engine
-from powerband.ladder.rungs import STARTS, Ask, engines_of, split_settings
+from powerband.engines.settings import split_settings
+from powerband.ladder.rungs import STARTS, Ask, engines_of
 from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
@@ -103,6 +104,8 @@ def prepare_ladder(request: CaseRequest) -> LadderCase:
     """Read everything the request names; raises RequestError before anything is started."""
     if request.ladder_from not in STARTS:
         raise unknown_name("start of a ladder", str(request.ladder_from), STARTS)
+    if request.rivals:
+        raise RequestError("a ladder ends at one engine", hint=f"such as --engine {request.engine}")
     engines = engines_of(request.engine, request.model)
     pairs = split_settings(request.settings, engines)
     device = read_device(request.device)

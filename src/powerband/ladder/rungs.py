@@ -1,6 +1,6 @@
 """Which rungs a ladder has: from Transformers to the engine asked for, each with what it changes and removes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from powerband.engines.base import Engine, get_engine
@@ -136,31 +136,6 @@ def _config(ask: Ask, engine: Engine, **knobs: Value) -> EngineConfig:
     given = (ask.set_knobs or {}).get(engine.name, {})
     config = engine.naive(ask.model, ask.workload).replace(**{**knobs, **given})
     return engine.complete(config, ask.workload, frozenset(given))
-
-
-def split_settings(pairs: tuple[str, ...], engines: tuple[str, ...]) -> dict[str, list[str]]:
-    """``--set`` pairs by engine: ``ENGINE.key=value`` is for that one, ``key=value`` for every one that knows the key.
-
-    Raises RequestError where no engine of the ladder knows a key.
-    """
-    found: dict[str, list[str]] = {name: [] for name in engines}
-    known: Callable[[str], set[str]] = lambda name: {knob.name for knob in get_engine(name).knobs()}  # noqa: E731
-    for pair in pairs:
-        key = pair.partition("=")[0].strip()
-        owner, dot, _ = key.partition(".")
-        if dot:
-            if owner not in found:
-                raise unknown_name("engine of this ladder", owner, found)
-            found[owner].append(pair.strip()[len(owner) + 1 :])
-            continue
-        plain = key.lstrip("-").replace("-", "_")
-        takers = [name for name in engines if plain in known(name)]
-        if not takers:
-            names = {one for name in engines for one in known(name)}
-            raise unknown_name("knob of this ladder's engines", plain, names)
-        for name in takers:
-            found[name].append(pair)
-    return found
 
 
 def engines_of(engine: str, model: str) -> tuple[str, ...]:

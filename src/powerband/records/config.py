@@ -89,6 +89,43 @@ def tensor_parallel(config: EngineConfig) -> int:
     return max(1, int(config.knobs.get(TENSOR_KNOB.get(config.engine, ""), 1)))
 
 
+def copies_of(config: EngineConfig) -> int:
+    """Copies of the model that share the requests; attention's own copies lie on the tensor's cards and are none."""
+    if config.knobs.get("enable_dp_attention") is True:
+        return 1
+    return math.prod(max(1, int(config.knobs.get(name, 1))) for name in ("data_parallel_size", "dp_size"))
+
+
+def cards_of(config: EngineConfig) -> int:
+    """Cards that a config spreads over: tensor x pipeline x data parallel."""
+    pipeline = math.prod(max(1, int(config.knobs.get(name, 1))) for name in ("pipeline_parallel_size", "pp_size"))
+    return tensor_parallel(config) * pipeline * copies_of(config)
+
+
+def check_count(count: int) -> None:
+    """Raise RequestError for a number of cards that no request may name."""
+    if not 1 <= count <= 4096:
+        raise RequestError(f"count {count} is not possible", hint="accepted: 1 to 4096 devices")
+
+
+def over_cards(config: EngineConfig, count: int, *, instead: str) -> EngineConfig:
+    """``config`` on ``count`` cards: as tensor parallelism where it says nothing of it, which is how account counts.
+
+    Raises RequestError where the cards cannot be shared so; ``instead`` is the hint for an engine that splits no layer.
+    """
+    check_count(count)
+    knob = TENSOR_KNOB.get(config.engine)
+    if count == 1 or (knob in config.knobs and count % tensor_parallel(config) == 0):
+        return config
+    if knob is None:
+        raise RequestError(f"{config.engine} splits no layer over {count} cards", hint=instead)
+    if knob in config.knobs:
+        raise RequestError(
+            f"{knob}={config.knobs[knob]} does not go into {count} cards", hint=f"choose a {knob} that divides {count}"
+        )
+    return config.replace(**{knob: count})
+
+
 class Effective(Record, tag_field="is", tag="effective"):
     """What the engine reports that it does, beside what was asked; ``source`` names where it was read."""
 

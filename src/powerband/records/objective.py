@@ -8,9 +8,11 @@ TIE = 0.02  # results closer than this (relative) are told apart by the next fig
 
 
 def objective_value(metrics: Metrics, objective: Objective) -> float:
-    """Requests/s within the SLO, or output tokens/s."""
+    """Requests/s within the SLO, output tokens/s, or the share of requests within the SLO."""
     if objective == "goodput_per_s":
         return metrics.goodput_per_s or 0.0
+    if objective == "attainment":
+        return metrics.attainment or 0.0
     return metrics.output_tokens_per_s
 
 

@@ -12,8 +12,11 @@ from powerband.records.slo import Slo
 from powerband.records.value import Record
 from powerband.records.verdict import Verdict
 
-# goodput_per_s: requests/s within the SLO; output_tokens_per_s where no SLO is set.
-Objective = Literal["goodput_per_s", "output_tokens_per_s"]
+# The measured figure: requests/s within the SLO; output tokens/s where no SLO is set; attainment for the fewest cards.
+Objective = Literal["goodput_per_s", "output_tokens_per_s", "attainment"]
+# What is made of it. speed: the most; cost: the most for each card that the config takes, so the cheapest token;
+# cards: the fewest cards that keep the promise.
+Goal = Literal["speed", "cost", "cards"]
 
 
 class Round(Record):
@@ -66,3 +69,4 @@ class LoopReport(Record):
     stopped_because: str
     provenance: Provenance
     notes: tuple[str, ...] = ()
+    goal: Goal = "speed"

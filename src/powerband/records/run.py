@@ -84,7 +84,10 @@ class Response(Record):
 
 
 class Predicted(Record):
-    """What a config is expected to do, before it is run; ``objective`` in the units of the objective named."""
+    """What a config is expected to do, before it is run; ``objective`` in the units of the objective named.
+
+    Where the objective counts good requests, ``per_request`` is what one of ``requests`` is worth in it, else 0.
+    """
 
     objective: float
     interval: Interval
@@ -96,6 +99,8 @@ class Predicted(Record):
     attainment: float | None = None
     basis: Basis = "simulated"
     response: Response | None = None
+    requests: int = 0
+    per_request: float = 0.0
 
 
 class Trial(Record):

@@ -38,7 +38,7 @@ class Verdict(Record):
     """Whether to keep a change; ``noise_floor`` is the ratio spread that two equal configs show (half-width, 90 %).
 
     ``repeats`` is the smaller number of usable runs on either side; runs that were contended, client-limited or
-    simulated are ``excluded`` and say why in ``notes``.
+    simulated are ``excluded`` and say why in ``notes``. ``objective`` names the row of ``metrics`` that decided.
     """
 
     verdict: Literal["keep", "revert", "undecided"]
@@ -50,3 +50,4 @@ class Verdict(Record):
     repeats: int
     excluded: int = 0
     notes: tuple[str, ...] = ()
+    objective: str | None = None

@@ -13,6 +13,8 @@ from powerband.records.value import Interval, Measured, Missing
 
 LABELS = {
     "goodput_per_s": "Goodput, requests/s",
+    "goodput_per_s_per_card": "Goodput of a card, requests/s",
+    "output_tokens_per_s_per_card": "Output tokens/s of a card",
     "attainment": "SLO attainment",
     "output_tokens_per_s": "Output tokens/s",
     "total_tokens_per_s": "Total tokens/s",
@@ -27,6 +29,8 @@ LABELS = {
 WHOLES = {"window": "the window", "request_time": "request time"}  # what a finding's share is a share of
 HIGHER_IS_BETTER = {
     "goodput_per_s",
+    "goodput_per_s_per_card",
+    "output_tokens_per_s_per_card",
     "attainment",
     "output_tokens_per_s",
     "total_tokens_per_s",
@@ -148,8 +152,10 @@ def value_of(metrics: Metrics, name: str) -> Measured:
 
 def objective_value(name: str, value: float) -> str:
     """A value of the objective with its unit."""
-    unit = "requests/s" if name == "goodput_per_s" else "output tokens/s"
-    return f"{significant(value)} {unit}"
+    if name == "attainment":
+        return percent(value)
+    unit = "requests/s" if name.startswith("goodput") else "output tokens/s"
+    return f"{significant(value)} {unit}{' of a card' if name.endswith('_per_card') else ''}"
 
 
 def slo_text(slo: Slo | None) -> str:

@@ -20,7 +20,13 @@ from powerband.report.format import (
 )
 from powerband.report.trials import trial_of
 
-_SUBJECT = {"goodput_per_s": "goodput", "output_tokens_per_s": "output tokens/s"}
+_SUBJECT = {
+    "goodput_per_s": "goodput",
+    "output_tokens_per_s": "output tokens/s",
+    "attainment": "attainment",
+    "goodput_per_s_per_card": "goodput of a card",
+    "output_tokens_per_s_per_card": "output tokens/s of a card",
+}
 
 
 def headline(report: LoopReport) -> Headline:
@@ -28,7 +34,7 @@ def headline(report: LoopReport) -> Headline:
     if report.verdict is None:
         return _unverified(report)
     verdict = report.verdict
-    row = next((row for row in verdict.metrics if row.name == report.objective), None)
+    row = next((row for row in verdict.metrics if row.name == (verdict.objective or report.objective)), None)
     answer = verdict.verdict
     if row is None:
         subject = f"no {_SUBJECT[report.objective]} was compared"

@@ -9,7 +9,11 @@ from powerband.report.plots import Estimate, estimates_plot
 from powerband.report.trials import trial_of
 
 _TONES: dict[str, Tone] = {"better": "good", "not_better": "plain", "failed": "bad", "unusable": "bad"}
-_AXIS = {"goodput_per_s": "goodput, requests/s", "output_tokens_per_s": "output tokens/s"}
+_AXIS = {
+    "goodput_per_s": "goodput, requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "attainment": "attainment",
+}
 
 
 def rounds_section(report: LoopReport) -> Section:

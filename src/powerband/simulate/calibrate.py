@@ -1,5 +1,6 @@
 """Fit a step time to runs: non-negative robust least squares, drawn to the datasheet where the runs say nothing."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 
 from powerband.records.config import Value
 from powerband.records.run import Contention, Run
-from powerband.simulate.observe import Observed, observe_steps
+from powerband.records.workload import Workload
+from powerband.simulate.observe import observe_steps
+from powerband.simulate.observed import Content, Observed
 from powerband.simulate.scheduler import Limits, limits_of
 from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTime
 
@@ -52,7 +55,7 @@ def fit_step_time(runs: Sequence[Run], prior: StepTime) -> StepTime:
         prior,
         factors=tuple(factors.tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
-        residual=_residual([row for row, _, _ in rows], errors, bounds),
+        residual=_residual([row for row, _, _ in rows], errors, bounds, used),
         basis="measured",
         runs=tuple(run.run_id for run in used),
         seen=_knob_values(used),
@@ -115,6 +118,8 @@ def _with(step: StepTime, factors: Array) -> StepTime:
 
 def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
     """Datasheet seconds of a row by factor; a prompt longer than the budget is the steps it takes."""
+    if row.contents:
+        return _added_up(row.contents, step)
     total = np.zeros(len(FACTORS))
     left, cached, budget = row.prefill_tokens, 0, limits.most_prompt_tokens
     apart = (limits.split_rows or limits.prompts_first) and row.sequences > 0
@@ -144,6 +149,21 @@ def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
     return total
 
 
+def _added_up(contents: Sequence[Content], step: StepTime) -> Array:
+    """Of steps that could only be timed together."""
+    total = np.zeros(len(FACTORS))
+    for one in contents:
+        parts = step.parts(
+            sequences=one.sequences,
+            context_tokens=one.context_tokens,
+            prefill_tokens=one.prefill_tokens,
+            pairs=one.pairs,
+            sampled=one.sequences + one.prompts,
+        )
+        total += one.steps * np.array(parts)
+    return total
+
+
 def _decode_parts(row: Observed, step: StepTime) -> Array:
     """Of the passes that the row's sequences are split into."""
     total = np.zeros(len(FACTORS))
@@ -168,17 +188,28 @@ def _non_negative(hessian: Array, target: Array, start: Array) -> Array:
     return factors
 
 
-def _residual(rows: Sequence[Observed], errors: Array, bounds: list[int]) -> float:
+def _residual(rows: Sequence[Observed], errors: Array, bounds: list[int], runs: Sequence[Run]) -> float:
     """Spread of the runs' whole times about the fit, with the assumed one as if seen in PRIOR_RUNS runs.
 
     A run's whole time, not its median step: pauses that the fit passes over as outliers still happen to the next run.
+    What repeats of one config under one workload differ by counts with its own degrees of freedom, where that is more:
+    no fit explains it, and the next run differs by as much.
     """
     seconds = np.array([row.seconds for row in rows])
     misses = [
         float(np.dot(errors[low:high], seconds[low:high]) / seconds[low:high].sum()) for low, high in pairwise(bounds)
     ]
-    total = PRIOR_RUNS * PRIOR_RESIDUAL**2 + sum(miss**2 for miss in misses)
-    return float(np.sqrt(total / (PRIOR_RUNS + len(misses))))
+    repeats: dict[tuple[str, Workload], list[float]] = {}
+    for run, miss in zip(runs, misses, strict=True):
+        repeats.setdefault((run.config.key, run.workload), []).append(miss)
+    between = sum(float(np.var(group)) * len(group) for group in repeats.values())
+    freedom = len(misses) - len(repeats)
+    about_the_fit = _with_prior(sum(miss**2 for miss in misses), len(misses))
+    return max(about_the_fit, _with_prior(between, freedom)) if freedom else about_the_fit
+
+
+def _with_prior(squares: float, count: int) -> float:
+    return math.sqrt((PRIOR_RUNS * PRIOR_RESIDUAL**2 + squares) / (PRIOR_RUNS + count))
 
 
 def _knob_values(runs: Sequence[Run]) -> dict[str, tuple[Value, ...]]:

@@ -1,5 +1,6 @@
 """The few figures that a prediction needs, straight from a simulation: the same as metrics of its run, sooner."""
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,9 +35,31 @@ class Figures(Record):
     prompt_share: float
     mean_context: float
     mean_prompt: float
+    requests: int
+    duration_s: float
 
     def objective(self, objective: Objective) -> float:
+        if objective == "attainment":
+            return self.attainment or 0.0
         return (self.goodput_per_s or 0.0) if objective == "goodput_per_s" else self.output_tokens_per_s
+
+    def times(self, copies: int) -> "Figures":
+        """Of so many copies that each get as much; latencies and the share within the promise stay."""
+        if copies == 1:
+            return self
+        return msgspec.structs.replace(
+            self,
+            output_tokens_per_s=copies * self.output_tokens_per_s,
+            goodput_per_s=None if self.goodput_per_s is None else copies * self.goodput_per_s,
+            requests=copies * self.requests,
+        )
+
+    def per_request(self, objective: Objective) -> float:
+        """What one good request more adds to the objective; 0 where it does not count them."""
+        if objective == "output_tokens_per_s":
+            return 0.0
+        whole = self.requests if objective == "attainment" else self.duration_s
+        return 1.0 / whole if whole else 0.0
 
 
 def simulate_figures(
@@ -73,6 +96,8 @@ def simulate_figures(
         prompt_share=float(prompts.sum() / given.sum()) if done else 0.0,
         mean_context=float((prompts + given / 2).mean()) if done else 0.0,
         mean_prompt=float(prompts.mean()) if done else 0.0,
+        requests=len(tokens),
+        duration_s=duration_s,
     )
 
 

@@ -4,7 +4,6 @@ A split's replicas share nothing but the traffic, which is dealt to them in turn
 of the clients. Doubt is drawn jointly: the same factors for every split, so that a common error cancels in comparisons.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from powerband.simulate.choose_split import Tried, choose, proof, with_wins
 from powerband.simulate.communication import communication_share, draw_factors, interval_of, judge_share
 from powerband.simulate.figures import Figures, simulate_figures
 from powerband.simulate.predict import mean_parts
+from powerband.simulate.replicas import deal
 from powerband.simulate.scheduler import Limits, limits_of
 from powerband.simulate.step_time import FACTORS, StepTime
 
@@ -109,7 +109,7 @@ def _try(question: Question, step_time: StepTime, tensor: int) -> Tried:
     reason = limits.refuses_all(question.workload)
     if reason:
         return Tried(split=msgspec.structs.replace(split, shortage=reason))
-    part, busy = _deal(question.workload, split.replicas)
+    part, busy = deal(question.workload, split.replicas)
 
     def run(step: StepTime) -> Figures:
         return simulate_figures(part, step, limits, slo=question.slo, deadline_s=question.deadline_s)
@@ -133,17 +133,6 @@ def _try(question: Question, step_time: StepTime, tensor: int) -> Tried:
         expected=busy * figures.objective(question.objective),
         drawn=tuple(busy * each.objective(question.objective) for each in found),
     )
-
-
-def _deal(workload: Workload, replicas: int) -> tuple[Workload, int]:
-    """What one replica gets, and how many of them get anything."""
-    if workload.concurrency is None:
-        part = msgspec.structs.replace(workload, requests=workload.requests[::replicas])
-        return part, min(replicas, len(workload.requests))
-    busy = min(replicas, workload.concurrency)
-    return msgspec.structs.replace(
-        workload, requests=workload.requests[::busy], concurrency=math.ceil(workload.concurrency / busy)
-    ), busy
 
 
 def _summary(question: Question, step: StepTime, figures: Figures, limits: Limits, tensor: int) -> SplitFigures:

@@ -6,18 +6,19 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from powerband.records.config import EngineConfig
+from powerband.records.config import EngineConfig, copies_of
+from powerband.records.counting import NORMAL_90, with_counting
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Response
 from powerband.records.slo import Slo
 from powerband.records.value import Interval
 from powerband.records.workload import Workload
 from powerband.simulate.figures import Figures, simulate_figures
+from powerband.simulate.replicas import deal
 from powerband.simulate.roofline import TERM_KNOBS, Terms
 from powerband.simulate.scheduler import PAGED, Limits, limits_of
 from powerband.simulate.step_time import StepTime
 
-NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
 LEAST_REACH = 0.12  # of the step times tried: knobs outside the model change it by as much
 
 
@@ -34,11 +35,12 @@ def predict(
 ) -> Predicted:
     """Simulate ``config`` with the expected step time and with faster and slower ones.
 
-    The interval is what the step time's own 90 % interval gives; ``response`` goes twice as far, so that a search can
-    ask what a speed-up brings that this model does not know of. A config that stays below ``beat`` even with the
-    fastest steps is not simulated with slower ones: its interval starts at 0.
+    The interval is what the step time's own 90 % interval gives and, of a count of good requests, what chance adds;
+    ``response`` goes twice as far, so that a search can ask what a speed-up brings that this model does not know of. A
+    config that stays below ``beat`` even with the fastest steps is not simulated with slower ones: its interval starts
+    at 0.
     """
-    curve = trace_curve(workload, step_time, limits, objective, slo, deadline_s, beat)
+    curve = trace_curve(workload, step_time, limits, objective, slo, deadline_s, beat, copies_of(config))
     return summarise(curve, objective, step_spread(step_time, curve[0.0], limits))
 
 
@@ -50,12 +52,17 @@ def trace_curve(
     slo: Slo | None,
     deadline_s: float | None,
     beat: float,
+    copies: int = 1,
 ) -> dict[float, Figures]:
-    """Figures by the log of the step time's ratio: at 0, at both ends of its interval and at twice that."""
+    """Figures by the log of the step time's ratio: at 0, at both ends of its interval and at twice that.
+
+    ``copies`` of the model inside the engine: each gets every ``copies``-th request, and one is simulated for all.
+    """
+    part, busy = deal(workload, copies)
 
     def figures(shift: float) -> Figures:
         step = step_time if shift == 0 else step_time.scaled(math.exp(shift))
-        return simulate_figures(workload, step, limits, slo=slo, deadline_s=deadline_s)
+        return simulate_figures(part, step, limits, slo=slo, deadline_s=deadline_s).times(busy)
 
     curve = {0.0: figures(0.0)}
     reach = max(LEAST_REACH, NORMAL_90 * step_spread(step_time, curve[0.0], limits))
@@ -71,9 +78,13 @@ def summarise(curve: dict[float, Figures], objective: Objective, spread: float) 
     values = [curve[shift].objective(objective) for shift in shifts]
     ends = [float(np.interp(side * NORMAL_90 * spread, shifts, values)) for side in (-1, 0, 1)]
     hopeless = len(shifts) == 2  # nothing was simulated on the slow side
+    by_speed = Interval(low=0.0 if hopeless else min(ends), high=max(ends))
+    per_request = now.per_request(objective)
     return Predicted(
         objective=now.objective(objective),
-        interval=Interval(low=0.0 if hopeless else min(ends), high=max(ends)),
+        interval=with_counting(now.objective(objective), by_speed, requests=now.requests, per_request=per_request),
+        requests=now.requests,
+        per_request=per_request,
         output_tokens_per_s=now.output_tokens_per_s,
         ttft_p50_s=now.ttft_p50_s,
         ttft_p99_s=now.ttft_p99_s,
@@ -123,10 +134,11 @@ class Predictor:
         step = self._step_at(config)
         kv_tokens = self._kv_tokens_of(config) if self._kv_tokens_of and config.engine in PAGED else None
         limits = limits_of(config, kv_tokens)
-        key = msgspec.json.encode([step.terms, limits])
+        copies = copies_of(config)
+        key = msgspec.json.encode([step.terms, limits, copies])
         if key not in self._curves:
             self._curves[key] = trace_curve(
-                self._workload, step, limits, self._objective, self._slo, self._deadline_s, self._beat
+                self._workload, step, limits, self._objective, self._slo, self._deadline_s, self._beat, copies
             )
         curve = self._curves[key]
         return summarise(curve, self._objective, step_spread(step, curve[0.0], limits))

@@ -1,5 +1,6 @@
 """Several copies of an engine behind a router: which copy gets a request, and what comes of it."""
 
+import math
 from typing import Literal
 
 import msgspec
@@ -56,6 +57,19 @@ def simulate_replicas(
         engine.close()
     last_s = max((engine.last_step_s for engine in engines), default=0.0)
     return _merge(config, workload, engines, chosen, last_s if deadline_s is None else min(last_s, end_s))
+
+
+def deal(workload: Workload, replicas: int) -> tuple[Workload, int]:
+    """What one replica gets, and how many of them get anything."""
+    if replicas == 1:
+        return workload, 1
+    if workload.concurrency is None:
+        part = msgspec.structs.replace(workload, requests=workload.requests[::replicas])
+        return part, min(replicas, len(workload.requests))
+    busy = min(replicas, workload.concurrency)
+    return msgspec.structs.replace(
+        workload, requests=workload.requests[::busy], concurrency=math.ceil(workload.concurrency / busy)
+    ), busy
 
 
 def _merge(config: EngineConfig, workload: Workload, engines: list[Stepper], chosen: list[int], end_s: float) -> Run:

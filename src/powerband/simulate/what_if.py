@@ -5,6 +5,7 @@ import math
 import msgspec
 
 from powerband.records.config import EngineConfig
+from powerband.records.counting import NORMAL_90, with_counting
 from powerband.records.errors import RequestError
 from powerband.records.metrics import Distribution, Metrics
 from powerband.records.run import Run
@@ -13,7 +14,7 @@ from powerband.records.value import Basis, Interval, Record
 from powerband.records.workload import Workload
 from powerband.simulate.figures import simulate_figures
 from powerband.simulate.loop import simulate
-from powerband.simulate.predict import NORMAL_90, step_spread
+from powerband.simulate.predict import step_spread
 from powerband.simulate.replicas import Router, simulate_replicas
 from powerband.simulate.scheduler import Limits, Speculation, limits_of
 from powerband.simulate.shortfall import explain_shortfall
@@ -21,7 +22,8 @@ from powerband.simulate.step_time import StepTime
 
 
 class WhatIf(Record):
-    """Expected metrics, with the 90 % interval of each that the step time's uncertainty gives.
+    """Expected metrics, with the 90 % interval of each that the step time's uncertainty gives (and, of good requests,
+    chance).
 
     ``holds``: whether the promise is kept, None without one. ``surely`` is False where one end of the interval says
     otherwise. ``step_basis``: ``computed`` from the datasheet or ``measured`` by calibrating runs.
@@ -113,4 +115,7 @@ def _intervals(middle: Metrics, fast: Metrics, slow: Metrics) -> dict[str, Inter
     for name, value in figures_of(middle).items():
         ends = [value, *(other[name] for other in others if name in other)]
         intervals[name] = Interval(low=min(ends), high=max(ends))
+        whole = {"goodput_per_s": middle.duration_s, "attainment": float(middle.requests)}.get(name, 0.0)
+        if whole > 0:
+            intervals[name] = with_counting(value, intervals[name], requests=middle.requests, per_request=1 / whole)
     return intervals

@@ -7,14 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerband.records.config import EngineConfig, Knob
+from powerband.records.counting import NORMAL_90, with_counting
 from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Response, Trial
 from powerband.records.value import Interval
 from powerband.tune.effects import KNOWN, NOISE, QUIET, SPEED_CAUSES, UNKNOWN, Effects
 from powerband.tune.improvement import SLICES
+from powerband.tune.objective import Appraise, as_it_is
 from powerband.tune.prune import SURE
-from powerband.tune.response import NORMAL_90, implied_step, response_of, value_at
+from powerband.tune.response import implied_step, response_of, value_at
 
 Array = NDArray[np.float64]
 Predict = Callable[[EngineConfig], Predicted]
@@ -72,7 +74,10 @@ class Values:
 
 
 class Outlook:
-    """Beliefs about configs: the log step ratio of each is normal, and its response curve turns that into values."""
+    """Beliefs about configs: the log step ratio of each is normal, and its response curve turns that into values.
+
+    ``values``, ``bound`` and ``value_of`` are what ``appraise`` makes of the objective.
+    """
 
     def __init__(
         self,
@@ -81,8 +86,10 @@ class Outlook:
         predict: Predict,
         trials: Sequence[Trial],
         objective: Objective,
+        appraise: Appraise = as_it_is,
     ) -> None:
         self._objective: Objective = objective
+        self._configs, self._appraise = configs, appraise
         self._predicted = [predict(config) for config in configs]
         self._curves = [response_of(predicted) for predicted in self._predicted]
         self._features, self._predict = values.features, predict
@@ -93,39 +100,43 @@ class Outlook:
         self.mean, self.sd = self._belief(configs, self._curves)
         self.values: Array = np.array(
             [
-                self._value_at(curve, mean + sd * SLICES)
-                for curve, mean, sd in zip(self._curves, self.mean, self.sd, strict=True)
+                appraise(config, self._value_at(curve, mean + sd * SLICES))
+                for config, curve, mean, sd in zip(configs, self._curves, self.mean, self.sd, strict=True)
             ]
         )
 
     def bound(self) -> Array:
         """What each config reaches if its steps are as fast as they may be, with 99 % confidence."""
         fastest = self.mean - SURE * self.sd
-        return np.array([float(self._value_at(curve, at)) for curve, at in zip(self._curves, fastest, strict=True)])
+        return np.array(
+            [
+                float(self._appraise(config, self._value_at(curve, at)))
+                for config, curve, at in zip(self._configs, self._curves, fastest, strict=True)
+            ]
+        )
 
     def predicted(self, place: int) -> Predicted:
         """The belief about one config, as a prediction with a 90 % interval."""
         curve, mean, sd = self._curves[place], self.mean[place], self.sd[place]
         low, middle, high = (float(self._value_at(curve, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
-        return msgspec.structs.replace(
-            self._predicted[place],
-            objective=middle,
-            interval=Interval(low=min(low, middle), high=max(high, middle)),
-            response=None,
-        )
+        found = self._predicted[place]
+        by_speed = Interval(low=min(low, middle), high=max(high, middle))
+        interval = with_counting(middle, by_speed, requests=found.requests, per_request=found.per_request)
+        return msgspec.structs.replace(found, objective=middle, interval=interval, response=None)
 
     def value_of(self, trial: Trial) -> float:
-        """The expected objective of a measured config: what was measured and what the curve says of its speed.
+        """The expected worth of a measured config: what was measured and what the curve says of its speed.
 
         Where the objective is steep (a promise just kept or just missed) one run says little, and the curve more: so
         each counts by its own uncertainty. A config is not best because its trial was lucky.
         """
         measured, by_curve, noise = self._two_views(trial)
         doubt = by_curve.std() + MODEL_ERROR * by_curve.mean()
+        worth = float(self._appraise(trial.config, np.array(measured)))
         if noise + doubt == 0:
-            return measured
+            return worth
         share = noise**2 / (noise**2 + doubt**2)
-        return float(measured + share * (by_curve.mean() - measured))
+        return float(worth + share * (self._appraise(trial.config, by_curve).mean() - worth))
 
     def _two_views(self, trial: Trial) -> tuple[float, Array, float]:
         """The measured objective, the slices its curve gives at the speed it was measured to have, and its noise."""

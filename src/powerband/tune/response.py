@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from powerband.records.counting import NORMAL_90
 from powerband.records.metrics import Metrics
 from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
@@ -13,7 +14,6 @@ from powerband.records.value import Missing
 
 Array = NDArray[np.float64]
 
-NORMAL_90 = 1.6449  # half-width of a central 90 % interval in standard deviations
 _BEYOND = 0.5  # how far a curve that only has an interval is drawn out at both ends (log step)
 
 

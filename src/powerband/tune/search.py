@@ -14,6 +14,7 @@ from powerband.records.slo import Slo
 from powerband.records.value import Record
 from powerband.tune.failures import survival
 from powerband.tune.improvement import expected_improvement
+from powerband.tune.objective import Appraise, as_it_is
 from powerband.tune.outlook import Outlook, Predict, Values
 from powerband.tune.plan import describe_change, describe_effect
 from powerband.tune.prune import prune_by_bound
@@ -25,12 +26,16 @@ RETRIES = 1  # of a config whose trial was spoilt (contended host, limited clien
 
 
 class Proposal(Record):
-    """A config to measure, what it should bring, why it was chosen, and the cause it addresses."""
+    """A config to measure, what it should bring, why it was chosen, and the cause it addresses.
+
+    ``gain_per_s``: the expected gain over the best, for each second of engine time that the trial takes.
+    """
 
     config: EngineConfig
     predicted: Predicted
     why: str
     cause: Cause
+    gain_per_s: float = 0.0
 
 
 class Search:
@@ -38,7 +43,8 @@ class Search:
 
     ``budget_s`` is engine time for all trials that will be asked for, beside ``reserved_s`` that is kept to verify the
     best and only told; ``trial_cost_s`` says what one takes. A config
-    whose expected gain is below ``minimum_gain`` (a share of the best objective) is not worth a trial.
+    whose expected gain is below ``minimum_gain`` (a share of the best objective) is not worth a trial. ``appraise``
+    says what the objective is worth where it is not sought for itself (tune/objective.py).
     Raises RequestError where the baseline was not measured or goodput is wanted without an SLO.
     """
 
@@ -55,18 +61,20 @@ class Search:
         budget_s: float,
         reserved_s: float = 0.0,
         minimum_gain: float = 0.02,
+        appraise: Appraise = as_it_is,
     ) -> None:
         if baseline.measured is None or baseline.status != "done":
             raise RequestError(
                 f"trial {baseline.n} is {baseline.status} and cannot be a baseline", hint="measure the baseline first"
             )
-        if objective == "goodput_per_s" and slo is None:
+        if objective != "output_tokens_per_s" and slo is None:
             raise RequestError("goodput needs an SLO", hint="set --slo, or search for output_tokens_per_s")
         self.stopped_because = ""
         self.best = baseline
         self.trials = [baseline]
-        self._best_value = objective_value(baseline.measured, objective)
         self._objective: Objective = objective
+        self._appraise = appraise
+        self.best_value = float(appraise(baseline.config, np.array(objective_value(baseline.measured, objective))))
         self._predict = predict
         self._causes, self._cost_of = tuple(causes), trial_cost_s
         self._budget_s, self._reserved_s, self._minimum_gain = budget_s, reserved_s, minimum_gain
@@ -94,20 +102,24 @@ class Search:
     def bar(self, barred: Callable[[EngineConfig], bool]) -> None:
         """Take configs out for good, even if measured already: a faster one may not be advised. Never the baseline."""
         self._bars.append(barred)
-        self._choose_best(Outlook([], self._values, self._predict, self.trials, self._objective))
+        self._choose_best(self._outlook([]))
+
+    def _outlook(self, configs: Sequence[EngineConfig]) -> Outlook:
+        return Outlook(configs, self._values, self._predict, self.trials, self._objective, self._appraise)
 
     def _is_barred(self, config: EngineConfig) -> bool:
         return config.key != self.trials[0].config.key and any(barred(config) for barred in self._bars)
 
-    def ask(self) -> Proposal | None:
-        """The next config to measure, or None with ``stopped_because`` set."""
-        answer = self._next()
+    def ask(self, beat: float = 0.0) -> Proposal | None:
+        """The next config to measure, or None with ``stopped_because`` set; ``beat``: the worth of one found elsewhere,
+        which has to be beaten too."""
+        answer = self._next(beat)
         if isinstance(answer, Proposal):
             return answer
         self.stopped_because = answer
         return None
 
-    def _next(self) -> Proposal | str:
+    def _next(self, beat: float) -> Proposal | str:
         open_ = self._open()
         if not open_:
             return f"every config was tried or refused ({len(self._refused)} refused)"
@@ -115,9 +127,9 @@ class Search:
         if self.left_s < costs.min():
             kept = f" beside {self._reserved_s:.0f} s kept to verify" if self._reserved_s else ""
             return f"{max(self.left_s, 0):.0f} s of the budget are left{kept} and a trial takes {costs.min():.0f} s"
-        outlook = Outlook(open_, self._values, self._predict, self.trials, self._objective)
+        outlook = self._outlook(open_)
         self._choose_best(outlook)
-        best = self._best_value
+        best = max(self.best_value, beat)
         self._bounded = prune_by_bound(open_, outlook.bound(), best)
         gain = expected_improvement(outlook.values, best) * np.array([self._survival(config) for config in open_])
         gain[costs > self.left_s] = 0.0
@@ -127,24 +139,31 @@ class Search:
                 f"no untried config is expected to gain {self._minimum_gain:.0%}: "
                 f"the most promising of {len(open_)} promises {worth.max():.1%}"
             )
-        place = self._choose(open_, (gain / costs).tolist())
+        score = (gain / costs).tolist()
+        place = self._choose(open_, score)
         config, predicted = open_[place], outlook.predicted(place)
         cause = self._cause_of(config)
         why = describe_change(config, self.best.config, cause, [knob.name for knob in self._knobs])
-        hope = "" if predicted.objective > best else "; tried for what it may reach"
+        hope = "" if self._worth(config, predicted.objective) > best else "; tried for what it may reach"
+        before = self.best.measured
+        now = best if self._appraise is as_it_is or before is None else objective_value(before, self._objective)
         return Proposal(
             config=config,
             predicted=predicted,
             cause=cause,
-            why=f"{why}: expects {describe_effect(predicted, self._objective, best)}{hope}",
+            why=f"{why}: expects {describe_effect(predicted, self._objective, now)}{hope}",
+            gain_per_s=score[place],
         )
+
+    def _worth(self, config: EngineConfig, value: float) -> float:
+        return float(self._appraise(config, np.array(value)))
 
     def tell(self, trial: Trial, predict: Predict | None = None) -> None:
         """Add a finished trial; ``predict`` replaces the predictor, recalibrated by it."""
         self.trials.append(trial)
         if predict is not None:
             self._predict = predict
-        self._choose_best(Outlook([], self._values, self._predict, self.trials, self._objective))
+        self._choose_best(self._outlook([]))
 
     def _choose_best(self, outlook: Outlook) -> None:
         """The measured config with the highest expected value; a tie is settled by the measured figures."""
@@ -159,7 +178,7 @@ class Search:
         for trial in near[1:]:
             if trial.measured and best.measured and is_better(trial.measured, best.measured, self._objective):
                 best = trial
-        self.best, self._best_value = best, worth[usable.index(best)]
+        self.best, self.best_value = best, worth[usable.index(best)]
 
     def _open(self) -> list[EngineConfig]:
         """Configs without a verdict; one whose trial was spoilt may be tried again."""

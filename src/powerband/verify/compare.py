@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from powerband.records.run import ClientCheck, Contention, Run
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.records.verdict import Compared, QualityResult, Verdict
-from powerband.verify.decide import decide
+from powerband.verify.decide import PER_CARD, decide, objective_row
 from powerband.verify.noise import Spread, noise_floor, pool_spread, request_variance
 from powerband.verify.steady import describe_drift
 from powerband.verify.student import t_quantile
@@ -45,14 +46,17 @@ def compare(
     minimum_effect: float = 0.03,
     quality: QualityResult,
     elsewhere: Sequence[Sequence[Run]] = (),
+    cards: tuple[int, int] | None = None,
 ) -> Verdict:
     """Compare repeats of two configs, best taken in turns (before, after, before, after ...).
 
     ``minimum_effect`` is the least gain worth a change (0.03: 3 %). ``elsewhere`` may hold repeats of other configs on
     the same machine: they only sharpen the estimate of its noise. Runs that were contended or client-limited, or that
-    mix bases, do not count. ``keep`` needs the objective (goodput, or output tokens/s without an SLO) better with the
-    whole 90 % interval above 1 and by at least ``minimum_effect``, nothing promised made worse, and quality passed or
-    not needed. Two equal configs get ``keep`` in about 5 % of comparisons at most. Never raises.
+    mix bases, do not count. ``cards``: how many each side takes, where the objective for each card decides; the promise
+    may then be met less often than before, down to what was promised. ``keep`` needs the objective (goodput, or output
+    tokens/s without an SLO) better with the whole 90 % interval above 1 and by at least ``minimum_effect``, nothing
+    promised made worse, and quality passed or not needed. Two equal configs get ``keep`` in about 5 % of comparisons at
+    most. Never raises.
     """
     kept_before, left_before = usable_runs(before, "before")
     kept_after, left_after = usable_runs(after, "after")
@@ -62,17 +66,12 @@ def compare(
         elsewhere=[[read_values(run, slo) for run in usable_runs(group, "")[0]] for group in elsewhere],
         minimum_effect=minimum_effect,
     )
-    rows, floor = [], None
-    for k, metric in enumerate(metrics_for(slo)):
-        row, spread = compare_metric(metric, sides)
-        if k == 0:
-            floor = noise_floor(spread, len(sides.before), len(sides.after), LEVEL)
-        if row is not None:
-            rows.append(row)
+    rows, floor = _rows(sides, slo, cards)
     repeats = min(len(sides.before), len(sides.after))
     excluded = len(left_before) + len(left_after)
     basis = {run.basis for run in (*kept_before, *kept_after)}
     verdict, reason = decide(rows, slo, quality, repeats, excluded, floor, minimum_effect, mixed=len(basis) > 1)
+    decisive = objective_row(rows, slo)
     return Verdict(
         verdict=verdict,
         reason=reason,
@@ -83,7 +82,19 @@ def compare(
         repeats=repeats,
         excluded=excluded,
         notes=(*left_before, *left_after, *describe_drift(kept_before, kept_after)),
+        objective=None if decisive is None else decisive.name,
     )
+
+
+def _rows(sides: _Sides, slo: Slo | None, cards: tuple[int, int] | None) -> tuple[list[Compared], float | None]:
+    """A row for each metric that both sides have, and the noise floor of the objective, which is the first."""
+    objective, *others = metrics_for(slo)
+    first, spread = compare_metric(objective, sides)
+    found = [first, *(compare_metric(metric, sides)[0] for metric in others)]
+    if first is not None and cards is not None:
+        found.insert(0, per_card(first, cards, sides.minimum_effect, repeated=spread is not None))
+    floor = noise_floor(spread, len(sides.before), len(sides.after), LEVEL)
+    return [row for row in found if row is not None], floor
 
 
 def usable_runs(runs: Sequence[Run], side: str) -> tuple[list[Run], list[str]]:
@@ -121,9 +132,24 @@ def compare_metric(metric: Metric, sides: _Sides) -> tuple[Compared | None, Spre
             ratio=ratio,
             interval=Interval(low=low, high=high, level=LEVEL),
             better=metric.better,
-            verdict=judge(metric, ratio, low, high, sides.minimum_effect) if repeated else "undecided",
+            verdict=judge(metric.better, ratio, low, high, sides.minimum_effect) if repeated else "undecided",
         ),
         spread,
+    )
+
+
+def per_card(row: Compared, cards: tuple[int, int], minimum_effect: float, *, repeated: bool) -> Compared:
+    """The same for each of the ``cards`` that the sides take."""
+    before, after = cards
+    each = msgspec.structs.replace(row, name=row.name + PER_CARD, before=row.before / before, after=row.after / after)
+    if isinstance(row.ratio, Missing) or row.interval is None:
+        return each
+    ratio, low, high = (value * before / after for value in (row.ratio, row.interval.low, row.interval.high))
+    return msgspec.structs.replace(
+        each,
+        ratio=ratio,
+        interval=msgspec.structs.replace(row.interval, low=low, high=high),
+        verdict=judge(row.better, ratio, low, high, minimum_effect) if repeated else row.verdict,
     )
 
 
@@ -145,9 +171,11 @@ def ratio_interval(metric: Metric, sides: _Sides, log_ratio: float, spread: Spre
     return math.exp(log_ratio - half), math.exp(log_ratio + half)
 
 
-def judge(metric: Metric, ratio: float, low: float, high: float, minimum_effect: float) -> MetricVerdict:
+def judge(
+    better: Literal["higher", "lower"], ratio: float, low: float, high: float, minimum_effect: float
+) -> MetricVerdict:
     """Better or worse: the interval excludes 1 and the ratio is worth it; same: the interval excludes what is."""
-    if metric.better == "lower":
+    if better == "lower":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     if low > 1 and ratio >= 1 + minimum_effect:
         return "better"

@@ -11,8 +11,11 @@ Answer = Literal["keep", "revert", "undecided"]
 
 # Without an SLO nothing says how latency and throughput trade, so a change must not pay one with the other.
 _GUARDS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s")
+PER_CARD = "_per_card"  # ends the name of a row that tells the objective for each card that a side takes
 _WORDS = {
     "goodput_per_s": ("goodput", " requests/s", 1.0),
+    "goodput_per_s_per_card": ("goodput of a card", " requests/s", 1.0),
+    "output_tokens_per_s_per_card": ("output of a card", " tokens/s", 1.0),
     "request_rate_per_s": ("completed", " requests/s", 1.0),
     "output_tokens_per_s": ("output", " tokens/s", 1.0),
     "total_tokens_per_s": ("input and output", " tokens/s", 1.0),
@@ -31,7 +34,7 @@ def decide(
     *,
     mixed: bool,
 ) -> tuple[Answer, str]:
-    """The verdict and its reason; the objective is the first row that carries its name."""
+    """The verdict and its reason."""
     if quality.verdict == "failed":
         return "revert", f"the answers got worse: {quality.reason}"
     if mixed:
@@ -39,10 +42,9 @@ def decide(
     if repeats == 0:
         gone = f": {excluded} left out as contended or client-limited" if excluded else ""
         return "undecided", f"one side has no usable run{gone}"
-    name = "goodput_per_s" if slo is not None else "output_tokens_per_s"
-    objective = next((row for row in rows if row.name == name), None)
+    objective = objective_row(rows, slo)
     if objective is None:
-        return "undecided", f"neither side shows {_in_words(name)[0]}"
+        return "undecided", f"neither side shows {_in_words(_objective_name(slo))[0]}"
     if floor is None and repeats < 2:
         return "undecided", f"one run a side shows no noise between runs ({describe(objective)}): repeat each"
     answer, reason = _by_objective(objective, rows, slo, floor, minimum_effect)
@@ -53,11 +55,23 @@ def decide(
     return answer, reason
 
 
+def objective_row(rows: Sequence[Compared], slo: Slo | None) -> Compared | None:
+    """The row that decides: the objective for each card where there is one, else the objective."""
+    names = [f"{_objective_name(slo)}{PER_CARD}", _objective_name(slo)]
+    return next((row for name in names for row in rows if row.name == name), None)
+
+
+def _objective_name(slo: Slo | None) -> str:
+    return "output_tokens_per_s" if slo is None else "goodput_per_s"
+
+
 def _by_objective(
     objective: Compared, rows: Sequence[Compared], slo: Slo | None, floor: float | None, minimum_effect: float
 ) -> tuple[Answer, str]:
     seen = describe(objective)
     worse = [row for row in rows if row.verdict == "worse" and row.name in _guards(slo)]
+    if objective.name.endswith(PER_CARD):  # cards are what counts, within the promise
+        worse = [row for row in worse if slo is not None and row.after < slo.attainment]
     if objective.verdict == "worse":
         return "revert", f"{seen}: worse beyond noise"
     if objective.verdict == "better":

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from powerband.engines import vllm
-from powerband.engines.vllm import Vllm, cards_of, refuse
+from powerband.engines.vllm import Vllm, refuse
 from powerband.engines.vllm_faults import find_fault, read_fault
 from powerband.engines.vllm_knobs import Machine, environment_of, to_flags, vllm_knobs
 from powerband.engines.vllm_settings import settings_from_log, settings_from_metrics
 from powerband.probes.installed import find_vllm
-from powerband.records.config import EngineConfig, Value
+from powerband.records.config import EngineConfig, Value, cards_of
 from powerband.records.errors import RequestError
 from powerband.records.units import GIB
 from powerband.records.workload import RequestSpec, Workload

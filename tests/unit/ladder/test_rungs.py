@@ -2,7 +2,8 @@
 
 import pytest
 
-from powerband.ladder.rungs import Ask, engines_of, plan_rungs, split_settings
+from powerband.engines.settings import split_settings
+from powerband.ladder.rungs import Ask, engines_of, plan_rungs
 from powerband.records.errors import RequestError
 from powerband.records.workload import RequestSpec, Workload
 

@@ -175,3 +175,16 @@ def _holds(fitted: StepTime, truth: StepTime, sequences: int) -> bool:
 def test_needs_no_engine_to_be_fed_nothing(prior: StepTime) -> None:
     runs: Sequence[Run] = []
     assert fit_step_time(runs, prior) is prior
+
+
+def test_repeats_that_differ_widen_what_the_next_run_may_do(prior: StepTime, truth: StepTime) -> None:
+    """Two runs of one config, 20 % slower and faster than their mean: by hand sqrt((2 x 0.08^2 + 2 x 0.2^2) / (2 + 1)).
+
+    Of two configs the same two misses count over 2 + 2 runs: a fit with a factor each might still explain them.
+    """
+    workload = traffic(8, 30, 1.0)
+    slow, fast = (run_with(truth.scaled(ratio), 1, workload) for ratio in (1.2, 0.8))
+    fitted = fit_step_time([slow, fast], prior)
+    assert fitted.residual == pytest.approx(((2 * 0.08**2 + 2 * 0.2**2) / 3) ** 0.5, rel=0.1)
+    apart = msgspec.structs.replace(fast, config=fast.config.replace(block_size=32))
+    assert fit_step_time([slow, apart], prior).residual < 0.92 * fitted.residual

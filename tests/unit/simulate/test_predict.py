@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from powerband.records.config import EngineConfig
@@ -145,3 +146,33 @@ def test_without_a_slo_nothing_is_promised(prior: StepTime) -> None:
     assert found.holds is None
     assert "goodput_per_s" not in found.intervals
     assert known(found.metrics.output_tokens_per_s if found.metrics else None)
+
+
+def test_few_good_requests_are_a_whole_count_that_chance_decides_too(prior: StepTime) -> None:
+    """One seat for 28 requests: hardly any is good, and however surely the step is known one more may be."""
+    sure = msgspec.structs.replace(prior, covariance=((0.0,) * 11,) * 11, residual=0.001)
+    one_slot, workload = VLLM.replace(max_num_seqs=1), traffic(1, count=28)
+    limits = limits_of(one_slot)
+    found = predict(one_slot, workload, sure, limits, objective="goodput_per_s", slo=SLO)
+    figures = simulate_figures(workload, sure, limits, slo=SLO)
+    assert found.requests == 28
+    assert found.per_request == pytest.approx(1 / figures.duration_s)
+    assert found.interval.high > found.objective + 1.5 * found.per_request
+    told = what_if(one_slot, workload, sure, slo=SLO).intervals
+    assert told["goodput_per_s"].high == pytest.approx(found.interval.high, rel=1e-3)
+    assert told["attainment"].high == pytest.approx(found.interval.high / found.per_request / 28, rel=1e-3)
+    tokens = predict(one_slot, workload, sure, limits, objective="output_tokens_per_s")
+    assert tokens.interval.high < 1.01 * tokens.objective
+
+
+def test_copies_inside_an_engine_share_the_requests(prior: StepTime) -> None:
+    workload = traffic(4, count=40, rate_per_s=60.0)
+    two = VLLM.replace(data_parallel_size=2)
+    half = Workload(requests=workload.requests[::2], source="test")
+    alone = predict(VLLM, half, prior, limits_of(VLLM), objective="goodput_per_s", slo=SLO)
+    both = predict(two, workload, prior, limits_of(two), objective="goodput_per_s", slo=SLO)
+    assert both.objective == pytest.approx(2 * alone.objective)
+    assert (both.ttft_p50_s, both.attainment, both.requests) == (alone.ttft_p50_s, alone.attainment, 40)
+    predictor = Predictor(prior, workload, objective="goodput_per_s", slo=SLO)
+    assert predictor(two) == both
+    assert predictor(VLLM) != both

@@ -14,7 +14,7 @@ from powerband.records.run import ClientCheck, Contention, Run
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.records.verdict import Compared, QualityResult, Verdict
-from powerband.verify.compare import compare
+from powerband.verify.compare import compare, per_card
 
 Make = Callable[[Any], Run]
 NOT_NEEDED = QualityResult(verdict="not_needed", reason="no changed knob alters the answers")
@@ -232,3 +232,37 @@ def assert_finite(node: Any) -> None:
             assert_finite(value)
     elif isinstance(node, float):
         assert math.isfinite(node)
+
+
+def test_a_row_for_each_card_by_hand() -> None:
+    slower = Compared(
+        name="goodput_per_s", before=10.0, after=9.0, ratio=0.9, interval=Interval(low=0.85, high=0.95),
+        better="higher", verdict="worse",
+    )  # fmt: skip
+    each = per_card(slower, (2, 1), 0.03, repeated=True)
+    assert (each.name, each.before, each.after, each.ratio) == ("goodput_per_s_per_card", 5.0, 9.0, 1.8)
+    assert each.interval == Interval(low=1.7, high=1.9)
+    assert each.verdict == "better"
+    assert per_card(slower, (2, 1), 0.03, repeated=False).verdict == "worse"  # one run a side decides nothing new
+
+
+def test_half_the_cards_for_little_less_is_cheaper(make: Make, made: Any) -> None:
+    before, after = runs(make, made, 3, speed=1.1, closed=False), runs(make, made, 3, first_seed=9, closed=False)
+    slo = Slo(ttft_s=5.0, attainment=0.95)
+    plain = compare(before, after, slo=slo, quality=NOT_NEEDED)
+    assert (plain.verdict, plain.objective) == ("revert", "goodput_per_s")
+    cheaper = compare(before, after, slo=slo, quality=NOT_NEEDED, cards=(2, 1))
+    assert (cheaper.verdict, cheaper.objective) == ("keep", "goodput_per_s_per_card")
+    assert "goodput of a card" in cheaper.reason
+    # Traffic at a fixed rate sets both sides' goodput: for each card it doubles.
+    assert row(cheaper, "goodput_per_s_per_card").ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_cheaper_and_beyond_the_promise_is_no_gain(make: Make, made: Any) -> None:
+    slo = Slo(ttft_s=0.3, attainment=0.95)
+    before = runs(make, made, 3, speed=2.0, closed=False)
+    after = runs(make, made, 3, first_seed=9, closed=False, ttft_s=0.28)  # a good share of requests is now too late
+    found = compare(before, after, slo=slo, quality=NOT_NEEDED, cards=(2, 1))
+    assert row(found, "attainment").after < 0.95
+    assert found.verdict == "undecided"
+    assert "the promise is met less often" in found.reason

@@ -5,7 +5,7 @@ import numpy as np
 from powerband.locate.activity import Floats
 from powerband.locate.counters import Counters, mean_over_time, read_counters
 from powerband.locate.device_use import LAUNCHING, DeviceUse, read_device_use
-from powerband.locate.queueing import FREE_SEATS
+from powerband.locate.queueing import FREE_SEATS, SEATS_TAKEN
 from powerband.locate.service import LIMIT_KNOBS, read_stated
 from powerband.records.finding import Cause, Diagnosis, Finding, Share, Whole
 from powerband.records.run import Contention, Run
@@ -133,7 +133,7 @@ def _queue(run: Run, counters: Counters, running: Floats) -> list[Finding]:
     else:
         cause, remedy = "queueing", "more sequences at once if memory bears it, more replicas, or less traffic"
         seats = read_stated(run, LIMIT_KNOBS)
-        if seats is not None and float(np.mean(running[queued] < seats[1])) > FREE_SEATS:
+        if seats is not None and float(np.mean(running[queued] <= SEATS_TAKEN * seats[1])) > FREE_SEATS:
             seen += f", seats were free ({seats[0]} {seats[1]}): they wait for memory or for room in a step"
             remedy = (
                 "a larger KV cache or more tokens a step, shorter or cached prompts, more replicas, or less traffic"

@@ -18,8 +18,9 @@ _KV_FULL = 0.9
 _KV_ROOM = 0.5
 # Preempted this often per request, recomputation is no accident of one burst.
 _PREEMPTIONS_PER_REQUEST = 0.02
-# Seats free in most readings that show a queue: seats are not what the queue waits for.
-FREE_SEATS = 0.5
+# Seats free in most readings that show a queue: seats are not what the queue waits for. One of many is free for a
+# moment whenever an answer ends, so a tenth of them has to be.
+FREE_SEATS, SEATS_TAKEN = 0.5, 0.9
 # Steps that take this share of the tokens they may while requests wait are full: engines count a prompt when it is
 # done, and the last step of a prompt takes what is left of it.
 _FULL_STEPS = 0.7
@@ -33,7 +34,7 @@ _MIN_TURNS = 5
 class SeatUse:
     """How seats were used while requests waited; None where it cannot be seen."""
 
-    free_while_waiting: float | None  # share of readings with a queue in which a seat was free
+    free_while_waiting: float | None  # share of readings with a queue in which seats were free
     kv_while_waiting: float | None  # mean KV use in those readings
     kv_with_one_more: float | None  # and if another sequence of mean size ran too
     refilled: float | None  # share of the seats freed under a queue that were taken before the engine ran empty
@@ -84,7 +85,7 @@ def name_queue(view: View, use: SeatUse) -> Wait | None:
         return Wait("kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited{more}")
     free = use.free_while_waiting
     often_free = free is not None and free > FREE_SEATS
-    seats = f"a seat was free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran)"
+    seats = f"seats were free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran)"
     roomless = Wait("kv_pressure", f"{seats}, so memory for another sequence was missing, not a seat")
     budget = read_stated(view.run, BUDGET_KNOBS) if often_free else None
     if budget is not None and (tokens := _step_tokens(view)) is not None and tokens >= _FULL_STEPS * budget[1]:
@@ -128,7 +129,7 @@ def seat_use(view: View) -> SeatUse:
         queued = np.nan_to_num(counters.waiting) > 0
         if queued.any():
             limit = view.service.limit or int(np.nanmax(counters.running))
-            free = float(np.mean(counters.running[queued] < limit))
+            free = float(np.mean(counters.running[queued] <= SEATS_TAKEN * limit))
             if counters.kv_used_ratio is not None and not np.isnan(counters.kv_used_ratio[queued]).all():
                 kv = float(np.nanmean(counters.kv_used_ratio[queued]))
                 one_more = kv * (1 + 1 / max(float(np.nanmean(counters.running[queued])), 1.0))

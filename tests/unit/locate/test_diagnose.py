@@ -122,6 +122,21 @@ def test_a_queue_for_seats_names_no_limit_of_steps(serve: Serve, plant: Any, poi
     assert "more sequences at once" in first.remedy
 
 
+def test_a_seat_that_is_free_between_two_answers_is_not_taken_for_a_full_cache(
+    serve: Serve, plant: Any, poisson: Traffic
+) -> None:
+    """32 seats whose readings mostly come when an answer has just ended, and a cache that is 60 % full."""
+    run = serve(poisson(100, 200), plant(slots=32))
+    samples = tuple(
+        msgspec.structs.replace(s, running=31.0 if s.running == 32.0 else s.running, kv_used_ratio=0.6)
+        for s in run.engine_samples
+    )
+    run = msgspec.structs.replace(run, engine_samples=samples, config=run.config.replace(max_num_seqs=32))
+    first = diagnose(run).findings[0]
+    assert first.cause == "queueing", first.evidence
+    assert "more sequences at once" in first.remedy
+
+
 def test_a_cache_that_works_is_no_finding(serve: Serve, plant: Any, poisson: Traffic) -> None:
     traffic = poisson(4, 100, prompt=(10, 40), answer=(5, 15), prefix_tokens=600)
     found = diagnose(serve(traffic, plant(slots=64, prefix_cache=True)))

@@ -68,6 +68,12 @@ def test_a_queue_beside_free_seats_is_not_told_to_add_seats() -> None:
     assert "more sequences" not in queue.remedy
 
 
+def test_a_seat_that_is_free_between_two_answers_is_no_free_seat() -> None:
+    run = watched([31.0] * 20, [60.0] * 20, kv=0.3)
+    (queue,) = diagnose(msgspec.structs.replace(run, config=run.config.replace(max_num_seqs=32))).findings
+    assert "more sequences at once" in queue.remedy
+
+
 def test_busy_time_is_split_by_the_engines_own_seconds() -> None:
     found = diagnose(watched([2.0] * 15 + [0.0] * 5, [0.0] * 20))
     shares = {part.name: part.share for part in found.breakdown}

@@ -5,7 +5,8 @@
 
 Needs no model hub: shapes with dummy weights (see shapes.py). Four servers start at once, since a start is slow
 and an idle server disturbs nothing; each cause is a setting of one of them, or a load. Every run is kept, so that rules
-can be tried on them later without a card.
+can be tried on them later without a card. Whether few cores slow a server down depends on the host: such a plant runs
+twice, free and confined, and counts only where confining cost at least half of the time between tokens.
 """
 
 import argparse
@@ -40,7 +41,8 @@ from powerband.probes.device import read_device
 from powerband.probes.kineto import read_kineto
 from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError
-from powerband.records.run import ClientCheck, Contention
+from powerband.records.run import ClientCheck, Contention, Run
+from powerband.records.value import Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import write_run
 from powerband.warm_up import warm_up
@@ -60,8 +62,9 @@ SMALL = {
 }
 SHAPES = {"small": SMALL, "8b": MODELS["gqa-8b"]}
 GIB = 1 << 30
-# Full graphs for decode without torch.compile: up in half the time, and decode is what is judged.
-GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32]}
+# Times the time between tokens of the same load unconfined: from here on the plant made at least half of it.
+BITES = 2.0
+FREE = "-free"  # behind the name of the run beside a confined one
 COMMON = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "enable_prefix_caching": False}
 SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
     # One step takes a whole prompt of 24,000 tokens, and whatever came meanwhile waits for it.
@@ -71,6 +74,8 @@ SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
     "one": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 1, "enforce_eager": True}),
     "full": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 64, "enforce_eager": True,
                        "max_model_len": 2048, "num_gpu_blocks_override": 220}),
+    # Steps of a millisecond and a token each for 48 streams, through five processes that one core has to carry.
+    "streams": ("small", {**COMMON, "kv_cache_memory_bytes": 4 * GIB, "max_num_seqs": 64, "api_server_count": 4}),
 }  # fmt: skip
 
 
@@ -87,8 +92,14 @@ class Plant:
     rate_per_s: float | None = None
     cut_s: float = 12.0
     starved: bool = False
+    concurrency: int = 1  # of the closed loop
+    variant: str = ""  # where a cause is planted in two ways
     prefix_tokens: int = 0  # of one of three prefixes, before the prompt's own tokens
     long_prompt: tuple[int, int] | None = None  # every how many requests, and its tokens
+
+    @property
+    def key(self) -> str:
+        return f"{self.cause}-{self.variant}" if self.variant else self.cause
 
 
 PLANTS = (
@@ -110,6 +121,8 @@ PLANTS = (
     Plant("head_of_line_blocking", "a prompt of 24,000 tokens every 2 s in one step (max_num_batched_tokens=32768) "
           "among prompts of 30 tokens, 20 a second (8B)", "graphs", (25, 35), (2, 3), 140, 20.0,
           long_prompt=(40, 24000)),
+    Plant("scheduler_bound", "the server and its 4 API processes confined to one core, 48 sequences (1B, graphs)",
+          "streams", (30, 60), (700, 900), 48, cut_s=20.0, starved=True, concurrency=48, variant="streams"),
 )  # fmt: skip
 
 
@@ -125,6 +138,8 @@ class Row(msgspec.Struct):
     usable: str
     notes: list[str]
     output_tokens_per_s: float | None
+    key: str = ""
+    effect: float | None = None  # of confining, see BITES
 
 
 def make_workload(plant: Plant, seed: int) -> Workload:
@@ -141,8 +156,8 @@ def make_workload(plant: Plant, seed: int) -> Workload:
         )
         for k in range(plant.requests)
     )
-    closed = None if plant.rate_per_s else 1
-    return Workload(requests=requests, source=f"planted {plant.cause}", seed=seed, concurrency=closed)
+    closed = None if plant.rate_per_s else plant.concurrency
+    return Workload(requests=requests, source=f"planted {plant.key}", seed=seed, concurrency=closed)
 
 
 def prompt_tokens(plant: Plant, k: int, dice: random.Random) -> int:
@@ -160,10 +175,14 @@ def start(name: str, out: Path, traces: Path) -> Running:
     for knob, value in knobs.items():
         flag = "--" + knob.replace("_", "-")
         command += [flag] if value is True else [f"--no-{flag[2:]}"] if value is False else [flag, str(value)]
+    if name in ("graphs", "streams"):  # for decode alone, without torch.compile: up in half the time
+        sizes = [2**k for k in range(7) if 2**k <= knobs["max_num_seqs"]]
+        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+        command += ["--compilation-config", json.dumps(graphs)]
     if name == "graphs":
         profiler = {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False,
                     "ignore_frontend": True, "torch_profiler_dump_cuda_time_total": False}  # fmt: skip
-        command += ["--compilation-config", json.dumps(GRAPHS), "--profiler-config", json.dumps(profiler)]
+        command += ["--profiler-config", json.dumps(profiler)]
     url, began = f"http://127.0.0.1:{port}", time.monotonic()
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     process = start_process(command, log=out / "logs" / f"{name}.log", name="vllm", env=environment, grace_s=15.0)
@@ -236,16 +255,22 @@ def run_plant(number: int, seed: int, running: Running, out: Path, device: str, 
     config = EngineConfig(engine="vllm", model=str(out / "models" / shape), knobs={**knobs})
     target = Target(url=running.url, model=running.model_id, extra_body={"ignore_eos": True})
     workload = make_workload(plant, seed)
-    root = psutil.Process(running.pid)
-    engine = [root, *root.children(recursive=True)] if plant.starved else []
-    first = min(os.sched_getaffinity(0))
-    with confined(engine, {first}):
-        if not warm:
-            warm_up(running, target, workload)
-        run = observe(
-            running, target, config, workload, run_id=f"{plant.cause}-{seed}", command="bench", cut_s=plant.cut_s
-        )
-    write_run(out / "runs" / run.run_id, run)
+    if not warm:
+        warm_up(running, target, workload)
+
+    def take(name: str) -> Run:
+        run = observe(running, target, config, workload, run_id=name, command="bench", cut_s=plant.cut_s)
+        write_run(out / "runs" / name, run)
+        return run
+
+    name = f"{plant.key}-{seed}"
+    if plant.starved:
+        free = take(name + FREE)
+        root = psutil.Process(running.pid)
+        with confined([root, *root.children(recursive=True)], {min(os.sched_getaffinity(0))}):
+            run = take(name)
+    else:
+        free, run = None, take(name)
     ledger = compute_ledger(model, spec, config, remedies=False)
     found = diagnose(run, ledger=ledger, model=model, device=spec)
     usable = "ok"
@@ -263,7 +288,22 @@ def run_plant(number: int, seed: int, running: Running, out: Path, device: str, 
         usable=usable,
         notes=list(found.notes),
         output_tokens_per_s=run.metrics().output_tokens_per_s,
+        key=plant.key,
+        effect=None if free is None else effect_of(run, free),
     )
+
+
+def effect_of(run: Run, free: Run) -> float | None:
+    """Mean time between tokens of a confined run, times that of the same load unconfined; None where one has none."""
+    slow, fast = run.metrics().tpot_s, free.metrics().tpot_s
+    return None if isinstance(slow, Missing) or isinstance(fast, Missing) else slow.mean / fast.mean
+
+
+def bit(plant: Plant, effect: float | None) -> bool | None:
+    """Whether the plant was there to be found; None: not measured."""
+    if not plant.starved:
+        return True
+    return None if effect is None else effect >= BITES
 
 
 def start_all(names: set[str], out: Path, traces: Path) -> dict[str, Running]:
@@ -291,7 +331,7 @@ def choose_runs(only: str | None, seeds: int) -> list[tuple[int, int]]:
 
     ``only`` is a list such as "queueing,kv_pressure:5,no_batching:2-4": all seeds, one, or some.
     """
-    numbers = {plant.cause: number for number, plant in enumerate(PLANTS)}
+    numbers = {plant.key: number for number, plant in enumerate(PLANTS)}
     runs = []
     for word in only.split(",") if only else numbers:
         cause, _, wanted = word.partition(":")
@@ -332,17 +372,22 @@ def main() -> int:
                 try:
                     judge(run_plant(number, seed, server, work, args.device, warm=number in warm), args.out)
                     warm.add(number)
+                    pack(work, args.out)  # each time: a client that is killed takes no run with it
                 except PowerbandError as error:  # no row: a run that broke is no verdict
                     print(f"{PLANTS[number].cause} seed {seed}: {error.message}", flush=True)
     finally:
         for running in servers.values():
             running.stop()
-        for name in ("runs", "logs"):
-            if (work / name).is_dir():
-                with tarfile.open(args.out / f"{name}.tar.gz", "w:gz") as archive:
-                    archive.add(work / name, arcname=name)
+        pack(work, args.out)
     print(f"{time.monotonic() - began:.0f} s in all", flush=True)
     return 0
+
+
+def pack(work: Path, out: Path) -> None:
+    for name in ("runs", "logs"):
+        if (work / name).is_dir():
+            with tarfile.open(out / f"{name}.tar.gz", "w:gz") as archive:
+                archive.add(work / name, arcname=name)
 
 
 def keep_trace(running: Running, traces: Path, out: Path) -> None:
@@ -358,7 +403,11 @@ def judge(row: Row, out: Path) -> None:
     with (out / "planted-vllm.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
     mark = "right" if row.verdict == row.cause else row.verdict
-    print(f"{row.plant} {row.cause:<24} seed {row.seed} {mark:<24} {row.usable}\n    {row.reason}", flush=True)
+    if not bit(PLANTS[row.plant], row.effect):
+        mark += " (the plant did not bite)"
+    print(f"{row.plant} {row.key:<24} seed {row.seed} {mark:<24} {row.usable}\n    {row.reason}", flush=True)
+    if row.effect is not None:
+        print(f"    confined: {row.effect:.2f} times the time between tokens", flush=True)
     print(f"    {row.findings} {row.output_tokens_per_s}\n    {row.notes[-1:]}", flush=True)
 
 

@@ -15,6 +15,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from powerband.records.run import Contention, Run
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
 from powerband.simulate.what_if import figures_of, what_if
-from search_llamacpp import Measured
+from search_grid import Measured
 
 CHAT = "in=lognormal(5.0,0.6,32..600),out=lognormal(3.6,0.5,16..120)"
 LONG = "in=lognormal(6.3,0.4,200..1500),out=lognormal(3.4,0.5,16..80)"
@@ -114,10 +115,8 @@ def step_of(runs: list[Run]) -> StepTime:
     return fit_step_time(runs, prior)
 
 
-def render(runs: dict[str, Run]) -> str:
-    """A row per held-out run, and the medians."""
-    used = [runs[name] for name in CALIBRATING if name in runs]
-    step = step_of(used)
+def render(runs: dict[str, Run], step: StepTime, calibrating: Collection[str], cut_s: float) -> str:
+    """A row per held-out run, and the medians; a run of an open schedule ended ``cut_s`` after it began."""
     lines = [
         "| run | "
         + " | ".join(f"{name.removesuffix('_s')}: measured, predicted [90 %], error" for name in FIGURES)
@@ -127,10 +126,10 @@ def render(runs: dict[str, Run]) -> str:
     errors: dict[str, list[float]] = {name: [] for name in FIGURES}
     held: dict[str, list[bool]] = {name: [] for name in FIGURES}
     for name, run in runs.items():
-        if name in CALIBRATING:
+        if name in calibrating:
             continue
-        cut_s = None if run.workload.concurrency else CUT_S
-        predicted = what_if(run.config, run.workload, step, deadline_s=cut_s)
+        deadline_s = None if run.workload.concurrency else cut_s
+        predicted = what_if(run.config, run.workload, step, deadline_s=deadline_s)
         assert predicted.metrics is not None
         measured, expected = figures_of(run.metrics()), figures_of(predicted.metrics)
         cells = []
@@ -154,6 +153,10 @@ def render(runs: dict[str, Run]) -> str:
     every = sum(map(len, held.values()))
     lines += ["", f"Of all {every} intervals {inside} hold ({inside / every:.0%}; stated: 90 %)."]
     return "\n".join(lines) + "\n"
+
+
+def table(runs: dict[str, Run]) -> str:
+    return render(runs, step_of([runs[name] for name in CALIBRATING if name in runs]), CALIBRATING, CUT_S)
 
 
 def noise(runs: dict[str, Run]) -> str:
@@ -213,13 +216,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     runs = collect(args.model, args.runs, args.attempts, args.threads)
-    parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), render(runs)]
+    parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), table(runs)]
     if args.threads > 1:
         parts.insert(2, IN_VIEW)
     if args.all_cores:
         others = stored(args.all_cores, 2)
         parts += ["## Threads of the server: 2, the client on the same two cores\n", IN_VIEW]
-        parts += [noise(others), render(others)]
+        parts += [noise(others), table(others)]
     if args.grid:
         parts += ["## What two runs of one config differ by\n", floor(args.grid)]
     text = "\n".join(parts)

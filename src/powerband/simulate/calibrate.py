@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from powerband.records.config import Value
 from powerband.records.run import Contention, Run
 from powerband.records.workload import Workload
-from powerband.simulate.observe import Observed, observe_steps
+from powerband.simulate.observe import observe_steps
+from powerband.simulate.observed import Content, Observed
 from powerband.simulate.scheduler import Limits, limits_of
 from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTime
 
@@ -117,6 +118,8 @@ def _with(step: StepTime, factors: Array) -> StepTime:
 
 def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
     """Datasheet seconds of a row by factor; a prompt longer than the budget is the steps it takes."""
+    if row.contents:
+        return _added_up(row.contents, step)
     total = np.zeros(len(FACTORS))
     left, cached, budget = row.prefill_tokens, 0, limits.most_prompt_tokens
     apart = (limits.split_rows or limits.prompts_first) and row.sequences > 0
@@ -143,6 +146,21 @@ def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
             break
     total *= row.steps
     total[-1] = row.requests * step.terms.request_s
+    return total
+
+
+def _added_up(contents: Sequence[Content], step: StepTime) -> Array:
+    """Of steps that could only be timed together."""
+    total = np.zeros(len(FACTORS))
+    for one in contents:
+        parts = step.parts(
+            sequences=one.sequences,
+            context_tokens=one.context_tokens,
+            prefill_tokens=one.prefill_tokens,
+            pairs=one.pairs,
+            sampled=one.sequences + one.prompts,
+        )
+        total += one.steps * np.array(parts)
     return total
 
 

@@ -43,6 +43,8 @@ class Clock:
         "_ubatch",
         "_weights",
         "_window",
+        "front_request_s",
+        "front_token_s",
         "request_s",
     )  # fmt: skip
 
@@ -78,7 +80,8 @@ class Clock:
         self._pad = t.pad_tokens
         self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
-        self.request_s = step.request_s
+        self.front_request_s, self.front_token_s = t.front_request_s, t.front_token_s
+        self.request_s = max(step.request_s - t.front_request_s, 0.0)  # beside what the front end is busy with it
 
     def mixed_s(self, sequences: int, context: float, prefill: int, pairs: float, prompts: int) -> float:
         """One step: ``sequences`` decode over ``context`` tokens, ``prefill`` prompt tokens end ``prompts`` prompts."""

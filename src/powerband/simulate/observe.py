@@ -9,31 +9,13 @@ from numpy.typing import NDArray
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.units import NS_PER_S
-from powerband.records.value import Record
+from powerband.simulate.chains import observe_chains
+from powerband.simulate.observed import WINDOW_STEPS, Array, Observed, Timeline
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.slots import SlotTable, neighbours
 
-# A row may not stand for more than this: longer windows mix what they should tell apart.
-WINDOW_STEPS = 40
 # A first token this near (as a share of the wait) to another's came with the same step.
 SAME_STEP = 0.1
-
-Array = NDArray[np.float64]
-
-
-class Observed(Record):
-    """``steps`` equal steps that took ``seconds`` in all, and what each held; ``requests``: request overheads in it.
-
-    ``rows``: how many of the sequences shared each pass, where not all shared one.
-    """
-
-    seconds: float
-    steps: int
-    sequences: int
-    context_tokens: float
-    prefill_tokens: int = 0
-    requests: int = 0
-    rows: tuple[int, ...] = ()
 
 
 def observe_steps(run: Run, limits: Limits) -> list[Observed]:
@@ -47,51 +29,12 @@ def observe_steps(run: Run, limits: Limits) -> list[Observed]:
     traces = [trace for trace in run.traces if trace.t_chunks_ns]
     if not traces:
         return []
-    timeline = _Timeline(traces)
+    timeline = Timeline(traces)
+    if not (limits.split_rows or limits.prompts_first):
+        return observe_chains(timeline, traces, limits) + _prompts_alone(timeline, traces)
     slots = assign_slots(traces, limits.slots) if limits.split_rows else None
     rows = _from_gaps(timeline, traces, limits.most_prompt_tokens, slots)
     return rows + _prompts_alone(timeline, traces)
-
-
-class _Timeline:
-    """Counts over all requests at any instant, by cumulative sums."""
-
-    def __init__(self, traces: Sequence[RequestTrace]) -> None:
-        self.first = np.array([trace.t_chunks_ns[0] for trace in traces], dtype=np.float64)
-        self.last = np.array([trace.t_chunks_ns[-1] for trace in traces], dtype=np.float64)
-        prompt = np.array([trace.input_tokens for trace in traces], dtype=np.float64)
-        output = np.array([trace.output_tokens for trace in traces], dtype=np.float64)
-        by_first, by_last = np.argsort(self.first), np.argsort(self.last)
-        self.firsts, self.lasts = self.first[by_first], self.last[by_last]
-        self._prompts_begun = _running_sum(prompt[by_first])
-        self._prompts_ended = _running_sum((prompt + output)[by_last])
-        times = np.array([t for trace in traces for t in trace.t_chunks_ns], dtype=np.float64)
-        tokens = np.array([n for trace in traces for n in trace.chunk_tokens], dtype=np.float64)
-        order = np.argsort(times, kind="stable")
-        self._times, self._tokens = times[order], _running_sum(tokens[order])
-
-    def decoding(self, at: Array) -> Array:
-        active = np.searchsorted(self.firsts, at) - np.searchsorted(self.lasts, at)
-        return active.astype(np.float64)
-
-    def context(self, at: Array) -> Array:
-        """Prompt and given tokens of the sequences that are decoding."""
-        held: Array = (
-            self._prompts_begun[np.searchsorted(self.firsts, at)]
-            + self._tokens[np.searchsorted(self._times, at)]
-            - self._prompts_ended[np.searchsorted(self.lasts, at)]
-        )
-        return held
-
-    def prompts_between(self, low: Array, high: Array) -> Array:
-        begun = self._prompts_begun
-        done: Array = begun[np.searchsorted(self.firsts, high)] - begun[np.searchsorted(self.firsts, low)]
-        return done
-
-
-def _running_sum(values: Array) -> Array:
-    total: Array = np.concatenate([[0.0], np.cumsum(values)])
-    return total
 
 
 def assign_slots(traces: Sequence[RequestTrace], count: int) -> list[int]:
@@ -110,7 +53,7 @@ def assign_slots(traces: Sequence[RequestTrace], count: int) -> list[int]:
     return slots
 
 
-def _rows_at(timeline: _Timeline, slots: list[int] | None, at: Array) -> list[tuple[int, ...]]:
+def _rows_at(timeline: Timeline, slots: list[int] | None, at: Array) -> list[tuple[int, ...]]:
     """Rows of neighbouring slots that decode at each instant; empty where all share a pass."""
     if slots is None:
         return [()] * len(at)
@@ -121,7 +64,7 @@ def _rows_at(timeline: _Timeline, slots: list[int] | None, at: Array) -> list[tu
 
 
 def _from_gaps(
-    timeline: _Timeline, traces: Sequence[RequestTrace], batch_tokens: int, slots: list[int] | None
+    timeline: Timeline, traces: Sequence[RequestTrace], batch_tokens: int, slots: list[int] | None
 ) -> list[Observed]:
     rows: list[Observed] = []
     for trace in _covering(traces):
@@ -197,7 +140,7 @@ def _windows(
     return rows
 
 
-def _prompts_alone(timeline: _Timeline, traces: Sequence[RequestTrace]) -> list[Observed]:
+def _prompts_alone(timeline: Timeline, traces: Sequence[RequestTrace]) -> list[Observed]:
     """Prompts during which nothing was decoding: from the send, or from the end of what ran before, to the token."""
     rows = []
     first_ns = [trace.t_chunks_ns[0] for trace in traces]

@@ -49,6 +49,7 @@ TERM_KNOBS = (
     "kv_cache_dtype",
     "enforce_eager",
     "quantization",
+    "api_server_count",
 )
 # Kernels of a layer launched one by one from Python, by lone decode of vLLM 0.26 on the virtual hosts of H200s, eager
 # less graphs: 16.5 - 4.5 ms over 32 layers, 22.3 - 8.1 ms over 40; with experts 54.8 - 4.1 ms over 48. A quicker host
@@ -67,6 +68,10 @@ UNFUSED_CELLS = 256
 # Speed of a share of the cores: 1 of 2 gave 0.60 of what both did (medians over 36 llama.cpp configs), whose barriers
 # wait for the core that the client and the server's own threads use too.
 SCALING = 0.74
+# vLLM's API server, one process (``api_server_count`` divides): tokens of a step reached the client 27 to 46 us apart
+# on the hosts of H200s, and are detokenised before that; of 32 prompts sent at once the first token came after 130 ms,
+# of 4 after 58, where their steps take 30 and 25. The sums are assumed.
+FRONT_REQUEST_S, FRONT_TOKEN_S = 3e-3, 70e-6
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 
 
@@ -96,6 +101,8 @@ class Terms(Record):
     overlap: float
     ubatch_tokens: int
     pad_tokens: int = 1  # a decoding sequence's context counts in whole multiples of this
+    front_request_s: float = 0.0  # what the front end is busy with a request, a part of ``request_s``
+    front_token_s: float = 0.0  # and with handing out a token
 
 
 # A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
@@ -132,6 +139,7 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     ``n_ubatch``, ``enforce_eager``, ``quantization``. Every other knob is unknown here and leaves the terms.
     """
     eff = CPU if device.kind == "cpu" else GPU
+    fronts = max(1, int(config.knobs.get("api_server_count", 0) or 1)) if config.engine == "vllm" else 0
     tp = tensor_parallel(config)
     collective_s, collective_token_s = step_collectives(model, device, tp)
     single, several = thread_shares(device, config)
@@ -165,6 +173,8 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         collective_s=collective_s,
         collective_token_s=collective_token_s,
         request_s=eff.request_s,
+        front_request_s=FRONT_REQUEST_S / fronts if fronts else 0.0,
+        front_token_s=FRONT_TOKEN_S / fronts if fronts else 0.0,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
         pad_tokens=UNFUSED_CELLS if config.engine == "llamacpp" and config.knobs.get("flash_attn") == "off" else 1,

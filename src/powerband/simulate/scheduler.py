@@ -49,6 +49,7 @@ class Limits(Record):
     a longer one is refused. ``prefix_cache``: prompts find heads and blocks that were computed before.
     ``split_rows``: only sequences in neighbouring slots share a pass, and prompts have passes of their own.
     ``prompts_first``: while a prompt waits, passes hold prompts alone and decoding stands still.
+    ``ahead``: a step is made up while the one before it runs, so that what comes meanwhile waits for one step more.
     """
 
     slots: int
@@ -62,6 +63,7 @@ class Limits(Record):
     prefix_cache: bool = False
     split_rows: bool = False
     prompts_first: bool = False
+    ahead: bool = False
     speculation: Speculation | None = None
 
     @property
@@ -112,6 +114,7 @@ def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
             block_tokens=int(knobs.get("block_size", VLLM_BLOCK)),
             prefix_cache=knobs.get("enable_prefix_caching", True) is not False,
             slot_tokens=int(knobs.get("max_model_len", 0)) or None,
+            ahead=knobs.get("async_scheduling", True) is not False,
         )
     if config.engine == "fake":
         return Limits(

@@ -80,8 +80,13 @@ class StepTime(Record):
         return msgspec.structs.replace(self, config=config, terms=terms)
 
     def scaled(self, ratio: float) -> "StepTime":
-        """Every term ``ratio`` times as long; used for the ends of an interval."""
-        return msgspec.structs.replace(self, factors=tuple(ratio * factor for factor in self.factors))
+        """Every term ``ratio`` times as long, the front end's too; used for the ends of an interval."""
+        terms = msgspec.structs.replace(
+            self.terms,
+            front_request_s=ratio * self.terms.front_request_s,
+            front_token_s=ratio * self.terms.front_token_s,
+        )
+        return msgspec.structs.replace(self, terms=terms, factors=tuple(ratio * factor for factor in self.factors))
 
     def parts(
         self, *, sequences: int, context_tokens: float, prefill_tokens: int, pairs: float, sampled: int

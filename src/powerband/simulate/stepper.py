@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.blocks import BlockPool
 from powerband.simulate.clock import Clock, steps_until
+from powerband.simulate.front_end import FrontEnd
 from powerband.simulate.prefixes import PrefixCache, shares_prefixes
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.slots import SlotTable, neighbours
@@ -37,8 +38,8 @@ class Sequence:
 class Stepper:
     """Runs a workload to its end or ``deadline_s``; times are float seconds, steps are counted from 1.
 
-    A token is given at the end of a step. ``stretches[i]`` lists (first step, tokens) of request i; the ``segment_*``
-    lists say when each step ended: runs of equal composition as (steps before, start time, first duration, growth).
+    A token is given at the end of a step, and handed out by ``front``. ``stretches[i]`` lists (first step, tokens) of
+    request i.
     """
 
     def __init__(
@@ -55,19 +56,16 @@ class Stepper:
         self.deadline_s = deadline_s
         self.now = 0.0
         self.step = 0
+        self.front = FrontEnd(clock)
+        self._last_start_s = 0.0  # of the last step
         self.arrived_s: list[float] = [math.nan] * len(requests)
         self.stretches: list[tuple[tuple[int, int], ...]] = [()] * len(requests)
         self.refused: set[int] = set()
         self.first_s: dict[int, float] = {}  # of first tokens that came from a pass of prompts alone, between steps
         self.preemptions = 0
-        self.segment_step: list[int] = []
-        self.segment_s: list[float] = []
-        self.segment_first_s: list[float] = []
-        self.segment_growth_s: list[float] = []
         if limits.prompts_first:  # a first token may come before any step
-            self._record(0.0, 0.0)
+            self.front.hand_out(0, 0, 0.0, 0.0, 0.0, 0)
         self._closed = concurrency is not None
-        self._pending: deque[tuple[float, int]] = deque()
         self._unsent = deque(range(len(requests) if concurrency != 0 else 0))
         self._waiting: deque[Sequence] = deque()
         self._prefilling: deque[Sequence] = deque()
@@ -93,8 +91,8 @@ class Stepper:
                 self._mixed_step(free_tokens)
             elif self._decoding:
                 self._decode_steps()
-            elif self._pending and self._pending[0][0] < self.deadline_s:
-                self.now = max(self.now, self._pending[0][0])
+            elif (ready_s := self.front.next_ready_s()) < self.deadline_s:
+                self.now = max(self.now, ready_s)
             else:
                 break
 
@@ -107,7 +105,7 @@ class Stepper:
     def submit(self, index: int, at_s: float) -> None:
         """Hand in one request at ``at_s``, for a stepper that was built with a concurrency of 0 (nothing by itself)."""
         self.arrived_s[index] = at_s
-        self._pending.append((at_s + self.clock.request_s, index))
+        self.front.come(index, at_s)
 
     def advance(self, until_s: float) -> None:
         """Go on until a step ends at or after ``until_s``, or nothing is left to do."""
@@ -117,7 +115,7 @@ class Stepper:
     @property
     def outstanding(self) -> int:
         """Requests handed in and not yet answered."""
-        return len(self._pending) + len(self._waiting) + len(self._prefilling) + self._decoding
+        return len(self.front) + len(self._waiting) + len(self._prefilling) + self._decoding
 
     @property
     def last_step_s(self) -> float:
@@ -144,14 +142,16 @@ class Stepper:
         if not self._unsent:
             return
         index = self._unsent.popleft()
-        at_s = self.now if self._closed else self.requests[index].offset_ns * 1e-9
+        at_s = max(self.now, self.front.given_s) if self._closed else self.requests[index].offset_ns * 1e-9
         self.arrived_s[index] = at_s
-        self._pending.append((at_s + self.clock.request_s, index))
+        self.front.come(index, at_s)
 
     def _admit(self) -> None:
-        pending, waiting = self._pending, self._waiting
-        while pending and pending[0][0] <= self.now:
-            index = pending.popleft()[1]
+        front, waiting = self.front, self._waiting
+        front.take_in(self.now)
+        runs_on = self.limits.ahead and (self._decoding or self._prefilling)
+        until_s = self._last_start_s if runs_on else self.now
+        while (index := front.ready(until_s)) is not None:
             spec = self.requests[index]
             if self.limits.never_fits(spec.input_tokens + spec.output_tokens):
                 self.refused.add(index)
@@ -183,6 +183,7 @@ class Stepper:
         if not tokens:  # no blocks for the next prompt
             self._decode_steps()
             return
+        self._last_start_s = self.now
         self.now += self.clock.mixed_s(0, 0.0, tokens, pairs, len(done))
         if self.now > self.deadline_s:
             return
@@ -211,9 +212,7 @@ class Stepper:
             duration = self.clock.split_mixed_s(neighbours(self._busy), self._context, tokens, pairs, len(done))
         else:
             duration = self.clock.mixed_s(sequences, self._context, tokens, pairs, len(done))
-        self._record(duration, 0.0)
-        self.now += duration
-        self.step += 1
+        self._go_on(1, duration, 0.0, sequences + len(done))
         self._context += sequences
         for sequence in done:
             self._join(sequence)
@@ -272,27 +271,28 @@ class Stepper:
             first_s, growth_s = self.clock.decode_rows_s(neighbours(self._busy), self._context)
         self._drop_stale_ends()
         steps = self._ends[0][0] - self.step
-        if self._pending and self._could_admit():
-            steps = min(steps, steps_until(self._pending[0][0] - self.now, first_s, growth_s))
+        wake_s = min(self.front.next_work_s(), self.front.next_ready_s() if self._could_admit() else math.inf)
+        if wake_s < math.inf:
+            steps = min(steps, steps_until(wake_s - self.now, first_s, growth_s))
         if self.deadline_s < math.inf:
             steps = min(steps, steps_until(self.deadline_s - self.now, first_s, growth_s))
         if self._pool is not None:
             steps = min(steps, self._pool.steps_within(self.step))
             self._pool.advance(self.step, steps)
-        self._record(first_s, growth_s)
-        self.now += steps * first_s + growth_s * (steps * (steps - 1) / 2)
-        self.step += steps
+        self._go_on(steps, first_s, growth_s, self._decoding)
         self._context += steps * self._decoding
         self._finish_due()
 
     def _could_admit(self) -> bool:
         return self.limits.batching == "continuous" and self._decoding + len(self._prefilling) < self.limits.slots
 
-    def _record(self, first_s: float, growth_s: float) -> None:
-        self.segment_step.append(self.step)
-        self.segment_s.append(self.now)
-        self.segment_first_s.append(first_s)
-        self.segment_growth_s.append(growth_s)
+    def _go_on(self, steps: int, first_s: float, growth_s: float, tokens: int) -> None:
+        """Equal steps, each of which gives ``tokens``."""
+        start_s = self.now
+        self.now += steps * first_s + growth_s * (steps * (steps - 1) / 2)
+        self._last_start_s = self.now - first_s - growth_s * (steps - 1)
+        self.front.hand_out(self.step, steps, start_s, first_s, growth_s, tokens)
+        self.step += steps
 
     def _finish_due(self) -> None:
         ends, step = self._ends, self.step
@@ -353,8 +353,8 @@ class Stepper:
 
     @property
     def end_s(self) -> float:
-        """When the run was over: the last step's end, or the deadline where that came first."""
-        return min(self.now, self.deadline_s)
+        """When the run was over: the last step's end, its tokens handed out, or the deadline where that came first."""
+        return min(max(self.now, self.front.given_s), self.deadline_s)
 
     def close(self) -> None:
         """Count the tokens that unfinished sequences had given when the run was cut off."""

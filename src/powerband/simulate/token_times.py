@@ -21,13 +21,14 @@ def tokens_by(stepper: Stepper, end_s: float) -> list[int]:
 
 
 def _step_end_s(stepper: Stepper, steps: NDArray[np.int64]) -> Times:
-    """When each step ended: start of its segment + k first durations + their growth."""
-    before = np.asarray(stepper.segment_step, dtype=np.int64)
+    """When each step's tokens were handed out: start of its segment + k first durations + their growth."""
+    front = stepper.front
+    before = np.asarray(front.segment_step, dtype=np.int64)
     segment = np.searchsorted(before, steps, side="left") - 1
     k = (steps - before[segment]).astype(np.float64)
-    start = np.asarray(stepper.segment_s)[segment]
-    first = np.asarray(stepper.segment_first_s)[segment]
-    growth = np.asarray(stepper.segment_growth_s)[segment]
+    start = np.asarray(front.segment_s)[segment]
+    first = np.asarray(front.segment_first_s)[segment]
+    growth = np.asarray(front.segment_growth_s)[segment]
     end: Times = start + k * first + growth * k * (k - 1) / 2
     return end
 

@@ -1,0 +1,93 @@
+"""The process in front of an engine: it takes requests in and hands tokens out, one thing after the other."""
+
+import math
+from collections import deque
+
+from powerband.simulate.clock import Clock
+
+
+class FrontEnd:
+    """A resource beside the engine's steps; without costs of its own a request is ready ``request_s`` after it came.
+
+    Things are done in the order in which they came, so that a burst of requests holds up the tokens of those before
+    it, and many tokens a step the requests. ``segments`` say when the tokens of each step were handed out: runs of
+    steps as (steps before, start time, first duration, growth), in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._coming: deque[tuple[float, int]] = deque()  # when requests come
+        self._entering: deque[tuple[float, int]] = deque()  # when those taken in are ready for the scheduler
+        self._free_s = 0.0  # when it has done what it was given
+        self.given_s = 0.0  # when the last step's tokens were handed out
+        self.segment_step: list[int] = []
+        self.segment_s: list[float] = []
+        self.segment_first_s: list[float] = []
+        self.segment_growth_s: list[float] = []
+
+    def __len__(self) -> int:
+        """Requests that came and are not yet with the scheduler."""
+        return len(self._coming) + len(self._entering)
+
+    def come(self, index: int, at_s: float) -> None:
+        """Request ``index`` comes at ``at_s``, after those before it."""
+        self._coming.append((at_s, index))
+
+    def next_ready_s(self) -> float:
+        """When the next request is ready for the scheduler, at the earliest; infinite where none is to come."""
+        if self._entering:
+            return self._entering[0][0]
+        if not self._coming:
+            return math.inf
+        at_s, clock = self._coming[0][0], self._clock
+        if clock.front_request_s:
+            at_s = max(at_s, self._free_s) + clock.front_request_s
+        return at_s + clock.request_s
+
+    def next_work_s(self) -> float:
+        """When the next request comes and takes the front end's time; infinite where that costs nothing."""
+        return self._coming[0][0] if self._coming and self._clock.front_request_s else math.inf
+
+    def take_in(self, until_s: float) -> None:
+        """Work on what has come by ``until_s``."""
+        coming, clock = self._coming, self._clock
+        while coming and coming[0][0] <= until_s:
+            at_s, index = coming.popleft()
+            if clock.front_request_s:
+                self._free_s = at_s = max(at_s, self._free_s) + clock.front_request_s
+            self._entering.append((at_s + clock.request_s, index))
+
+    def ready(self, until_s: float) -> int | None:
+        """The next request that is with the scheduler by ``until_s``; None where there is none."""
+        if self._entering and self._entering[0][0] <= until_s:
+            return self._entering.popleft()[1]
+        return None
+
+    def hand_out(self, step: int, steps: int, start_s: float, first_s: float, growth_s: float, tokens: int) -> None:
+        """``tokens`` of each of ``steps`` steps after ``step``, the first begun at ``start_s``.
+
+        The k-th took ``first_s`` and k - 1 times ``growth_s``. Requests come during the last one at the earliest.
+        """
+        each_s = tokens * self._clock.front_token_s
+        if not each_s:
+            self._pace(step, start_s, first_s, growth_s, steps)
+            return
+        self.take_in(start_s + first_s)
+        free_s, behind = self._free_s, 0
+        if each_s >= first_s:  # it sets the pace from the first step on
+            free_s, behind = max(free_s, start_s + first_s), steps
+        elif free_s > start_s + first_s:
+            behind = min(steps, max(1, int((free_s - start_s - each_s) / (first_s - each_s))))
+        if behind:
+            self._pace(step, free_s, each_s, 0.0, behind)
+        if behind < steps:
+            past_s = behind * first_s + growth_s * (behind * (behind - 1) / 2)
+            self._pace(step + behind, start_s + past_s + each_s, first_s + growth_s * behind, growth_s, steps - behind)
+        self._free_s = self.given_s
+
+    def _pace(self, step: int, start_s: float, first_s: float, growth_s: float, steps: int) -> None:
+        self.segment_step.append(step)
+        self.segment_s.append(start_s)
+        self.segment_first_s.append(first_s)
+        self.segment_growth_s.append(growth_s)
+        self.given_s = start_s + steps * first_s + growth_s * (steps * (steps - 1) / 2)

@@ -16,7 +16,7 @@ from powerband.load.runner import run_load
 from powerband.load.target import Progress, Target
 from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
-from powerband.probes.nvml import NvmlProbe
+from powerband.probes.nvml_apart import NvmlApart
 from powerband.records.config import EngineConfig
 from powerband.records.run import Provenance, Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
@@ -90,10 +90,9 @@ def observe(
     workers: int = 1,
 ) -> Run:
     """Send ``workload`` to an engine that runs already, from ``workers`` processes, and watch it and the host."""
-    t0_ns = time.monotonic_ns() + _LEAD_NS
     started_at = datetime.datetime.now(datetime.UTC).isoformat()
-    with _Watch(running, t0_ns) as watch:
-        loaded = run_load(target, workload, t0_ns=t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
+    with _Watch(running) as watch:
+        loaded = run_load(target, workload, t0_ns=watch.t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
     raise_if_interrupted(loaded)
     raise_if_broken(running, target, loaded)
     threads, memory = config.knobs.get("n_threads"), running.memory()
@@ -119,7 +118,7 @@ def observe(
             python=platform.python_version(),
         ),
         startup_s=running.startup_s,
-        notes=loaded.notes,
+        notes=(*loaded.notes, *watch.notes()),
         memory=None if isinstance(memory, Missing) else memory.report,
     )
 
@@ -130,15 +129,16 @@ class _Watch:
     Devices are watched where the engine runs on this machine: those of another say nothing about it.
     """
 
-    def __init__(self, running: RunningEngine, t0_ns: int) -> None:
+    def __init__(self, running: RunningEngine) -> None:
         self.engine_samples: list[EngineSample] = []
         self.host_samples: list[HostSample] = []
         self.device_samples: list[DeviceSample] = []
-        self._running, self._t0_ns = running, t0_ns
+        self._running = running
         self._host = HostProbe(running.pid)
-        self._devices = NvmlProbe() if running.pid is not None else None
+        self._devices = NvmlApart() if running.pid is not None else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_over, name="powerband-watch", daemon=True)
+        self.t0_ns = time.monotonic_ns() + _LEAD_NS
 
     def __enter__(self) -> "_Watch":
         self._thread.start()
@@ -150,6 +150,9 @@ class _Watch:
         if self._devices is not None and not self._thread.is_alive():
             self._devices.close()
 
+    def notes(self) -> tuple[str, ...]:
+        return (self._devices.died,) if self._devices is not None and self._devices.died else ()
+
     def _sample_until_over(self) -> None:
         self._take()
         while not self._over.wait(SAMPLE_EVERY_S):
@@ -157,7 +160,7 @@ class _Watch:
         self._take()
 
     def _take(self) -> None:
-        now_ns = time.monotonic_ns() - self._t0_ns
+        now_ns = time.monotonic_ns() - self.t0_ns
         self.host_samples.append(self._host.sample(now_ns))
         self.engine_samples.append(self._running.sample(now_ns))
         if self._devices is not None:

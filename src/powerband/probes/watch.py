@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from powerband.probes.engine_metrics import missing_sample, to_sample
 from powerband.probes.host import HostProbe
 from powerband.probes.http import HttpError, read_page
-from powerband.probes.nvml import NvmlProbe
+from powerband.probes.nvml_apart import NvmlApart
 from powerband.records.errors import MachineError
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
 
@@ -39,7 +39,7 @@ def watch_server(
     Raises MachineError where nothing answers at ``url`` at the start; later failures are samples with Missing values.
     Ctrl-C ends the watch early and keeps what was seen.
     """
-    probe, cards = (HostProbe(engine_pid), NvmlProbe()) if watch_host else (None, None)
+    probe, cards = (HostProbe(engine_pid), NvmlApart()) if watch_host else (None, None)
     start_ns = time.monotonic_ns()
     seen = Watched(engine=[scrape(url, 0, api_key=api_key, must_answer=True)])
     try:

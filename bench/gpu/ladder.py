@@ -34,7 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 # Mixed lengths: chat-like prompts with a long tail, answers of some tens of tokens.
 TRAFFIC = "in=lognormal(5.3,0.9,16..2000),out=lognormal(4.1,0.6,8..256),concurrency=64"
-SLO = "ttft=500ms,tpot=50ms"
+SLO = "ttft=500ms,tpot=50ms,percentile=p99"
 
 
 def main() -> int:

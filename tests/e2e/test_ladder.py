@@ -98,10 +98,11 @@ def test_a_ladder_measures_names_the_limit_and_resumes(
     assert 80 <= (naive.alone.tokens_per_s or 0) <= 126  # less on a busy machine, more never
     assert naive.at_offered is not None
     assert naive.at_offered.holds is False
-    # Halved to four in flight, the last of them waits 3 x 80 ms for its first token, within the 500 ms promised.
-    assert [level.concurrency for level in naive.levels] == [1, 8, 4]
+    # Halved to four in flight, the last of them waits 3 x 80 ms for its first token, within the 500 ms promised; then
+    # the middle of the two, or half again on a busy machine.
+    assert [level.concurrency for level in naive.levels][:3] == [1, 8, 4]
     assert naive.at_best is not None
-    assert naive.at_best.concurrency in (1, 4)
+    assert naive.at_best.concurrency in (1, 2, 4, 6)
     assert naive.verdict == "no_batching"
     assert "planted failure" in (broken.cause or "")
     assert batched.at_offered is not None

@@ -4,6 +4,8 @@ Everything follows from the request and the journal: a ladder that was cut off o
 and loads that the journal holds are recalled.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from powerband.engines.base import get_engine
@@ -24,7 +26,7 @@ from powerband.records.value import Missing, known
 from powerband.stores.base import Store
 
 _ALONE_LIKELY_S = 15.0
-_MORE_LOADS = 2  # beyond one request at a time and the traffic's own load
+_MORE_LOADS = 3  # beyond one request at a time and the traffic's own load
 _RISE = 1.03  # a higher load that brings less than this is the last one tried
 _WORTH_A_RUNG = 0.01  # of a request's time that tokenising must cost before a pipeline for it is worth measuring
 _KV_BYTES = {"u8": 1.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "float32": 4.0, "f32": 4.0, "q8_0": 34 / 32}
@@ -138,29 +140,15 @@ class Ladder:
                 runs[level.concurrency] = run
             if level.metrics is None and (level.run_id is None or level.concurrency != 1):
                 break  # the engine did not start or died, or the load that matters cannot be used
-            more = self._next_load(plan, levels) if not waiting else None
+            more = None
+            if not waiting and not one_at_a_time(plan):
+                more = next_load(levels, len(self.case.workload.requests) // 2)
             # Only while the engine is up: a resumed ladder does not start one again for loads that are extra.
             if more is not None and (server.is_up or self._journal.recall(_key(n, more)) is not None):
                 waiting.append(more)
         if all(level.concurrency != wanted for level in levels):
             levels.append(Level(concurrency=wanted, trial=0, run_id=None, cause=levels[-1].cause))
         return levels, runs
-
-    def _next_load(self, plan: RungPlan, levels: list[Level]) -> int | None:
-        """Double while the promise holds and throughput rises; halve while it does not hold."""
-        if one_at_a_time(plan):
-            return None
-        last, tried = levels[-1], {level.concurrency for level in levels}
-        if last.metrics is None:
-            return None
-        if last.holds is False:
-            lower = last.concurrency // 2
-            return lower if lower > 1 and lower not in tried else None
-        below = [level.tokens_per_s or 0.0 for level in levels[:-1] if level.concurrency < last.concurrency]
-        if below and (last.tokens_per_s or 0.0) < _RISE * max(below):
-            return None
-        higher = 2 * last.concurrency
-        return higher if higher not in tried and higher <= len(self.case.workload.requests) // 2 else None
 
     def _level(self, n: int, plan: RungPlan, server: RungServer, load: int) -> tuple[Level, Run | None]:
         key = _key(n, load)
@@ -233,6 +221,24 @@ class Ladder:
             provenance=self._provenance,
             notes=case.notes,
         )
+
+
+def next_load(levels: Sequence[Level], most: int) -> int | None:
+    """How many in flight to try next, if any: double, up to ``most``, while the promise holds and throughput rises.
+
+    Halve while it does not hold; then once the middle of the highest that held and the lowest that broke it.
+    """
+    last, tried = levels[-1], {level.concurrency for level in levels}
+    if last.metrics is None:
+        return None
+    held = max((level.concurrency for level in levels if level.holds is not False), default=1)
+    broke = min((load for load in tried if load > held), default=None)
+    if broke is None:
+        below = [level.tokens_per_s or 0.0 for level in levels[:-1] if level.concurrency < last.concurrency]
+        rises = not below or (last.tokens_per_s or 0.0) >= _RISE * max(below)
+        return 2 * last.concurrency if rises and 2 * last.concurrency <= most else None
+    load = held + held // 2 if broke == 2 * held else broke // 2 if held <= 1 else 0
+    return load if load > 1 and load not in tried else None
 
 
 def one_at_a_time(plan: RungPlan) -> bool:

@@ -9,15 +9,13 @@ from powerband.account.kv_cache import kv_bytes_per_token
 from powerband.locate.device_use import read_device_use
 from powerband.records.hardware import DeviceSpec
 from powerband.records.ladder import DeviceUse
-from powerband.records.metrics import Distribution, Metrics
+from powerband.records.metrics import Metrics
 from powerband.records.model import ModelSpec
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.units import ns_to_s
 from powerband.records.value import Measured, Missing, Record, known
-
-_MOST_MISSED = 0.01  # share of requests that may miss a threshold: the promise is kept at p99
 
 
 def judged(run: Run, slo: Slo | None) -> Run:
@@ -72,13 +70,8 @@ def _has_missed(trace: RequestTrace, slo: Slo | None, end_ns: int) -> bool:
 
 
 def holds(metrics: Metrics, slo: Slo | None) -> bool | None:
-    """Whether p99 TTFT, TPOT and E2E are within their thresholds and hardly any request failed or was cut off late."""
-    if slo is None:
-        return None
-    pairs = ((metrics.ttft_s, slo.ttft_s), (metrics.tpot_s, slo.tpot_s), (metrics.e2e_s, slo.e2e_s))
-    within = all(limit is None or (isinstance(d, Distribution) and d.p99 <= limit) for d, limit in pairs)
-    missed = metrics.requests - metrics.completed
-    return within and missed <= _MOST_MISSED * metrics.requests
+    """Whether the share of requests that met every threshold reaches the promise's target; None without a promise."""
+    return None if slo is None else (metrics.attainment or 0.0) >= slo.attainment
 
 
 class Decoding(Record):

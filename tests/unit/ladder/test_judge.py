@@ -163,12 +163,12 @@ def test_tokens_of_unfinished_answers_count_where_the_loop_did_not_turn() -> Non
     assert steady_tokens_per_s(alone) == pytest.approx(8 / 2.0)
 
 
-def test_the_promise_is_of_p99_and_of_nearly_all_requests() -> None:
-    good = [trace(i, 0.1, 0.01, 5) for i in range(100)]
-    assert holds(run_of(*good, end_s=1.0).metrics(SLO), SLO) is True
-    assert holds(run_of(*good, end_s=1.0).metrics(None), None) is None
+def test_the_promise_holds_where_its_target_is_reached() -> None:
+    good = [trace(i, 0.1, 0.01, 5) for i in range(95)]
     slow = [trace(100 + i, 0.9, 0.01, 5) for i in range(3)]
-    assert holds(run_of(*good, *slow, end_s=1.0).metrics(SLO), SLO) is False
-    lost = [trace(100 + i, 0.0, 0.0, 0, status="dropped") for i in range(2)]
-    assert holds(run_of(*good, *lost, end_s=1.0).metrics(SLO), SLO) is False
-    assert holds(run_of(*good, lost[0], end_s=1.0).metrics(SLO), SLO) is True
+    lost = [trace(200 + i, 0.0, 0.0, 0, status="dropped") for i in range(3)]
+    assert holds(run_of(*good, end_s=1.0).metrics(None), None) is None
+    assert holds(run_of(*good, *slow, *lost[:2], end_s=1.0).metrics(SLO), SLO) is True  # 95 of 100
+    assert holds(run_of(*good, *slow, *lost, end_s=1.0).metrics(SLO), SLO) is False  # 95 of 101
+    strict = msgspec.structs.replace(SLO, attainment=0.99)
+    assert holds(run_of(*good, *slow[:1], end_s=1.0).metrics(strict), strict) is False

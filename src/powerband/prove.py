@@ -195,7 +195,7 @@ def _restarted(subject: Subject, test: Test, before: list[Run], found: Diagnosis
 def _compare(test: Test, cause: Cause, before: Sequence[Run], after: Sequence[Run], found: Diagnosis) -> Proof:
     """Pairs of windows, the k-th with the k-th; ``gain`` is how many times shorter the changed side is."""
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if _usable(a) and _usable(b)]
-    values = [(_seconds(a, test.metric), _seconds(b, test.metric)) for a, b in pairs]
+    values = [(measured_s(a, test.metric), measured_s(b, test.metric)) for a, b in pairs]
     logs = [math.log(a / b) for a, b in values if a > 0 and b > 0]
     gain, interval = _ratio(logs)
     finding = next((one for one in found.findings if one.cause == cause), None)
@@ -226,7 +226,7 @@ def _claim(finding: Finding, found: Diagnosis) -> float:
     return finding.share if finding.of == "request_time" or not found.request_breakdown else 0.0
 
 
-def _seconds(run: Run, metric: Metric) -> float:
+def measured_s(run: Run, metric: Metric) -> float:
     """Mean seconds of the metric; a request that did not end counts as far as it came.
 
     In a closed loop the next request waits for the one before: there, seconds for each output token are compared.
@@ -238,7 +238,8 @@ def _seconds(run: Run, metric: Metric) -> float:
     if run.workload.concurrency is not None:
         tokens = sum(trace.output_tokens for trace in run.traces)
         last = max((trace.t_chunks_ns[-1] for trace in run.traces if trace.t_chunks_ns), default=run.end_ns)
-        return last / 1e9 / tokens if tokens else 0.0
+        begun = min((trace.t_sched_ns for trace in run.traces), default=0)  # before the clock's zero, as a rule
+        return (last - begun) / 1e9 / tokens if tokens else 0.0
     ends = [(trace.t_end_ns or run.end_ns) - trace.t_sched_ns for trace in run.traces]
     return statistics.fmean(ends) / 1e9 if ends else 0.0
 
@@ -269,7 +270,9 @@ def _sweep(subject: Subject, live: _Live, test: Test) -> list[Proof]:
             rounds[n].append(_window(subject, live, _burst(n), f"sweep-{n}-{k}"))
     kept = [k for k in range(subject.repeats) if all(_usable(rounds[n][k]) for n in _SWEEP)]
     levels = [
-        Level(n, tuple(_tpot(runs[k]) for k in kept), tuple(1 / max(_seconds(runs[k], "request"), 1e-9) for k in kept))
+        Level(
+            n, tuple(_tpot(runs[k]) for k in kept), tuple(1 / max(measured_s(runs[k], "request"), 1e-9) for k in kept)
+        )
         for n, runs in rounds.items()
     ]
     few, many = levels[0], levels[-1]

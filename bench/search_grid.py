@@ -74,8 +74,8 @@ class Grid:
         self.baseline = self._complete(adapter.naive(model, self.workload).replace(**naive, **fixed))
         # With the knobs that alter the answers' last digits: only speed is compared here, no quality gate is run.
         self.space = Space(knobs=self.knobs, complete=self._complete, refuses=self._refuses, numerics=True)
-        self.prior: StepTime = predict_from_datasheet(read_model(model), read_device(device), self.baseline)
         self.found: dict[str, list[Measured]] = {}
+        self.prior: StepTime = predict_from_datasheet(read_model(model), read_device(device), self.baseline)
 
     @property
     def whole_space(self) -> int:
@@ -91,7 +91,7 @@ class Grid:
         for path in sorted(folder.glob("*.json")):
             one = msgspec.json.decode(path.read_bytes(), type=Measured)
             here = msgspec.structs.replace(one.config, model=self.model)  # it may lie elsewhere where it was measured
-            self.found.setdefault(here.key, []).append(one)
+            self.found.setdefault(here.key, []).append(msgspec.structs.replace(one, config=here))
 
     def trial(self, config: EngineConfig, seed: int) -> tuple[Run | None, float]:
         """One of the config's measured repeats: always the same for one seed."""
@@ -111,6 +111,8 @@ class Grid:
         return self.adapter.complete(config, self.workload, frozenset())
 
     def _refuses(self, config: EngineConfig) -> str | None:
+        if self.found and config.key not in self.found:
+            return "not measured"
         return self.adapter.refuses(config, self.workload)
 
 

@@ -155,7 +155,8 @@ class Loop:
                 self._notes.append(f"{name} took no part: {error.message}")
             else:
                 entered.append((rival, trial, rival._diagnose(run)))
-        reserved_s = 2 * self.case.repeats * max(loop.trial_cost_s(loop.case.naive) for loop, _, _ in entered)
+        costs_s = [loop.trial_cost_s(loop.case.naive) for loop, _, _ in entered]
+        reserved_s = self.case.repeats * (costs_s[0] + max(costs_s))  # this baseline, and whichever engine is best
         return Contest({loop.case.engine.name: loop._search(trial, at, reserved_s) for loop, trial, at in entered})
 
     def _search(self, baseline: Trial, diagnosis: Diagnosis, reserved_s: float) -> Search:

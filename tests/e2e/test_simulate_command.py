@@ -151,3 +151,12 @@ def test_cards_beyond_the_tensor_parallel_ones_are_replicas(model: str, capsys: 
     per_hour = 3600 * by_count["metrics"]["output_tokens_per_s"]
     assert by_count["costs"] == [pytest.approx(1e6 * 4 * 3 / per_hour)]
     assert by_replicas["costs"] == by_count["costs"]
+
+
+def test_an_engine_without_memory_rules_is_simulated_too(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """MLX takes from memory what it needs: no ledger bounds its cache, and none is asked for."""
+    argv = ["simulate", model, "--device", "h100", "--traffic", TRAFFIC, "--requests", "20", "--json"]
+    assert main([*argv, "--engine", "mlx"]) == 0
+    assert document(capsys)["metrics"]["completed"] == 20
+    assert main([*argv, "--sweep", "engine=mlx,vllm"]) == 0
+    assert [one["refused"] for one in document(capsys)["sweep"]] == [None, None]

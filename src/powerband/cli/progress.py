@@ -29,7 +29,7 @@ class Narrator:
         self._name, self._began = key, time.monotonic()
         settings = " ".join(f"{name}={value}" for name, value in sorted(config.knobs.items()))
         engine = f"{config.engine} " if self._name_engine else ""
-        self.say(f"{key:<18}{engine}{settings}")
+        self.say(f"{key:<17} {engine}{settings}")
         return self.update
 
     def update(self, progress: Progress) -> None:

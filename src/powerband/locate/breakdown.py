@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from powerband.locate.activity import Flags, Floats, Ints
+from powerband.locate.contention import shortage_cores
 from powerband.locate.view import View
 from powerband.records.finding import Share
 from powerband.records.value import known
@@ -136,7 +137,8 @@ def stalled_s(view: View) -> float:
 
 
 def contended_share(view: View, busy: Flags) -> float:
-    """Share of the busy time that other processes took, on a host whose cores were all in use."""
+    """Share of the busy time that other processes took: of the engine's threads, or of a host that was full."""
+    threads = view.run.config.knobs.get("n_threads")
     taken = weight = 0.0
     for sample in view.run.host_samples:
         engine = known(sample.engine_cores) or 0.0
@@ -144,8 +146,10 @@ def contended_share(view: View, busy: Flags) -> float:
         start = np.array([sample.t_ns - round(sample.interval_s * 1e9)], dtype=np.int64)
         end = np.array([sample.t_ns], dtype=np.int64)
         overlap = float(view.activity.integral_s(busy.astype(float), start, end)[0])
-        full = engine + sample.client_cores + others >= _HOST_FULL * sample.cores
-        taken += overlap * min(others / sample.cores, 1.0) if full else 0.0
+        if isinstance(threads, int) and threads > 0:
+            taken += overlap * shortage_cores(sample, threads) / min(threads, sample.cores)
+        elif engine + sample.client_cores + others >= _HOST_FULL * sample.cores:
+            taken += overlap * min(others / sample.cores, 1.0)
         weight += overlap
     return taken / weight if weight > 0 else 0.0
 

@@ -45,7 +45,7 @@ def assess_contention(samples: Sequence[HostSample], threads_wanted: int | None)
     active = [sample for sample in samples if _is_active(sample, threads_wanted)]
     if not active:
         return Contention(contended=False, reason="the engine was idle in every reading", other_cores=other)
-    short = [_shortage_cores(sample, threads_wanted) for sample in active]
+    short = [shortage_cores(sample, threads_wanted) for sample in active]
     watched_s = sum(sample.interval_s for sample in active)
     short_s = sum(sample.interval_s for sample, cores in zip(active, short, strict=True) if cores >= EPISODE_CORES)
     share = short_s / watched_s if watched_s > 0 else 0.0
@@ -60,7 +60,8 @@ def _is_active(sample: HostSample, threads: int | None) -> bool:
     return used is None or used >= _ACTIVE_SHARE * (1 if threads is None else min(threads, sample.cores))
 
 
-def _shortage_cores(sample: HostSample, threads: int | None) -> float:
+def shortage_cores(sample: HostSample, threads: int | None) -> float:
+    """How many cores the engine was short of, at most what others and the hypervisor took."""
     taken = sample.other_cores + sample.steal_cores
     if threads is not None:
         return min(taken, max(0.0, min(threads, sample.cores) + taken - sample.cores))

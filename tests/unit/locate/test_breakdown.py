@@ -1,5 +1,6 @@
 """The parts of the window sum to it exactly, whatever the traces; hand-made runs land where arithmetic says."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -188,3 +189,24 @@ def test_a_stall_that_nothing_explains_is_unseen() -> None:
     chunks += [chunks[-1] + 900 * MS + 10 * MS * k for k in range(50)]
     parts = split_window(build_view(make_run([make_trace(0, 0, 0, chunks)], chunks[-1])))
     assert parts.unseen_ns == pytest.approx(890 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(("threads", "lost"), [(1, 0.0), (2, 0.5), (None, 0.5)])
+def test_a_neighbour_takes_only_what_the_engine_needed(threads: int | None, lost: float) -> None:
+    """A neighbour has one of two cores: an engine of one thread lost nothing, one of two lost a half."""
+    host = HostSample(
+        t_ns=1000 * MS,
+        interval_s=1.0,
+        cores=2,
+        engine_cores=1.0,
+        client_cores=0.0,
+        other_cores=1.0,
+        steal_cores=0.0,
+        engine_rss_bytes=NONE,
+        available_bytes=1,
+    )
+    run = make_run([make_trace(0, 0, 0, [10 * k * MS for k in range(1, 101)])], 1000 * MS, host=(host,))
+    if threads is not None:
+        run = msgspec.structs.replace(run, config=run.config.replace(n_threads=threads))
+    parts = split_window(build_view(run))
+    assert parts.contention_ns == pytest.approx(lost * 1000 * MS, abs=2)

@@ -23,7 +23,7 @@ def describe(name: str) -> str:
     parser = Parser(prog=f"powerband {name}", add_help=False)
     import_module(f"powerband.cli.{name}").add_arguments(parser)
     rows = [f"## powerband {name}", "", COMMANDS[name].capitalize() + ".", "", "| argument | what |", "| --- | --- |"]
-    rows += [f"| `{_spelling(action)}` | {_help(action)} |" for action in parser._actions]
+    rows += [f"| `{_escaped(_spelling(action))}` | {_escaped(_help(action))} |" for action in parser._actions]
     return "\n".join(rows) + "\n"
 
 
@@ -40,7 +40,11 @@ def _spelling(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    return (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%").replace("|", "\\|")
+    return (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")  # a bar ends a cell, in code too
 
 
 def main() -> int:

@@ -22,7 +22,14 @@ else there; progress and logs go to stderr.
 def describe(name: str) -> str:
     parser = Parser(prog=f"powerband {name}", add_help=False)
     import_module(f"powerband.cli.{name}").add_arguments(parser)
-    rows = [f"## powerband {name}", "", COMMANDS[name].capitalize() + ".", "", "| argument | what |", "| --- | --- |"]
+    rows = [
+        f"## powerband {name}",
+        "",
+        COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
+        "",
+        "| argument | what |",
+        "| --- | --- |",
+    ]
     rows += [f"| `{_escaped(_spelling(action))}` | {_escaped(_help(action))} |" for action in parser._actions]
     return "\n".join(rows) + "\n"
 

@@ -12,9 +12,8 @@ import msgspec
 
 from powerband.engines.base import Engine
 from powerband.evaluate import judge
-from powerband.load.target import Target
 from powerband.load.traffic import build_workload
-from powerband.measure import observe
+from powerband.measure import observe, target_of
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
 from powerband.records.run import Run, Trial
@@ -102,7 +101,7 @@ def calibrate(
     notes: list[str] = []
     running = engine.start(config, store.run_folder(f"{session_id}.start"))
     try:
-        target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
+        target = target_of(engine, running)
         widest = max((piece.workload for piece in suite), key=in_flight)
         notes += warm_up(running, target, widest)
         served_per_s = 0.0

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from powerband.engines.base import Engine, get_engine
+from powerband.engines.hosted import PYTHON
 from powerband.load.quality.collect import OnShare, collect_evidence, find_scorer
 from powerband.load.quality.judge import judge_answers
 from powerband.load.target import Target
@@ -18,7 +19,7 @@ from powerband.probes.content import hash_model, package_versions
 from powerband.probes.installed import find_llamacpp, find_package, find_vllm
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
-from powerband.records.quality import Evidence, QualityReport, QualityTask
+from powerband.records.quality import Evidence, QualityMetric, QualityReport, QualityTask
 from powerband.records.value import known
 from powerband.records.verdict import QualityResult
 from powerband.records.workload import RequestSpec, Workload
@@ -31,7 +32,6 @@ from powerband.verify.worst import worst_prompts
 VERSION = 1  # of the method: evidence and verdicts of another version are not taken for this one's
 _NOISE_STEP = 2  # every second prompt and passage is asked again for the noise band
 _SLOTS = 4  # served side by side where the settings hold fewer: the gate is not about speed
-PYTHON = "POWERBAND_PYTHON"  # the interpreter that hosts an engine's worker, where it is another than ours
 _HOSTED = {"transformers": ("transformers", "torch"), "openvino": ("openvino-genai",)}  # packages that decide numbers
 _CHARACTERS_A_TOKEN = 2  # on the safe side, for the context that a prompt needs
 
@@ -137,7 +137,7 @@ class Gate:
         with tempfile.TemporaryDirectory(prefix="powerband-quality-") as folder:
             running = engine.start(served, Path(folder))
             try:
-                target = Target(url=running.url, model=running.model_id, api_key=_api_key(running))
+                target = Target(url=running.url, model=running.model_id, api_key=running.api_key or None)
                 scorer = find_scorer(target)
                 given = None if reference is None else reference.answers
                 evidence = self._judged(
@@ -201,7 +201,7 @@ def engine_build(engine: str) -> str | None:
     if engine == "llamacpp":
         found = find_llamacpp()
     elif engine == "vllm":
-        found = find_vllm(os.environ.get("POWERBAND_VLLM"))
+        found = find_vllm()
     else:
         found = find_package(engine.replace("-", "_"))
     if found is None:
@@ -241,16 +241,12 @@ def to_result(report: QualityReport) -> QualityResult:
     )
 
 
-def _notes(metrics: tuple[object, ...]) -> tuple[str, ...]:
-    wide = [m.name for m in metrics if m.noise is not None and m.noise > m.limit]  # type: ignore[attr-defined]
+def _notes(metrics: tuple[QualityMetric, ...]) -> tuple[str, ...]:
     return tuple(
-        f"{name.replace('_', ' ')}: the reference differs from itself by more than the limit, which gives way"
-        for name in wide
+        f"{one.name.replace('_', ' ')}: the reference differs from itself by more than the limit, which gives way"
+        for one in metrics
+        if one.noise is not None and one.noise > one.limit
     )
-
-
-def _api_key(running: object) -> str:
-    return str(getattr(running, "api_key", "") or "")
 
 
 def _digest(value: object) -> str:

@@ -51,7 +51,7 @@ def measure(
     """
     running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(engine, config, folder)
     try:
-        target = Target(url=running.url, model=running.model_id, extra_body=engine.extra_body)
+        target = target_of(engine, running)
         cold = warm_up(running, target, workload)
         run = observe(
             running,
@@ -75,6 +75,13 @@ def measure(
         return run
     note = f"served by the engine that was started for {started_for}, its prefix cache emptied"
     return msgspec.structs.replace(run, startup_s=0.0, notes=(*run.notes, note))
+
+
+def target_of(engine: Engine, running: RunningEngine) -> Target:
+    """Where requests to it go, with its key and what they need so that answers have the asked length."""
+    return Target(
+        url=running.url, model=running.model_id, api_key=running.api_key or None, extra_body=engine.extra_body
+    )
 
 
 def observe(

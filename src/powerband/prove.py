@@ -26,7 +26,7 @@ from powerband.locate.proof import (
     judge_sweep,
     judge_unchanged,
 )
-from powerband.measure import observe
+from powerband.measure import observe, target_of
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.finding import Cause, Diagnosis, Finding, Proof
@@ -64,7 +64,6 @@ class Subject:
     cut_s: float
     engine: Engine
     fixed: frozenset[str] = frozenset()  # knobs that the user set: completing a config leaves them alone
-    api_key: str | None = None
     model: ModelSpec | None = None
     device: DeviceSpec | None = None
     slo: Slo | None = None
@@ -121,7 +120,7 @@ def _started(subject: Subject, config: EngineConfig) -> Iterator[_Live]:
     if reason is not None:
         raise RequestError(f"the engine cannot serve this traffic so: {reason}", hint="see --set and --traffic")
     running = engine.start(config, subject.folder / f"{subject.name}-engine-{config.key}")
-    target = Target(running.url, running.model_id, api_key=subject.api_key, extra_body=engine.extra_body)
+    target = target_of(engine, running)
     try:
         warm_up(running, target, subject.workload)
         yield _Live(running, target, config)

@@ -51,3 +51,11 @@ def test_the_planted_cause_is_named(tmp_path: Path, cause: str) -> None:
     assert document["locate"]["verdict"] == cause, json.dumps(document["locate"], indent=1)
     assert document["rounds"] == []
     assert "cannot be changed" in document["tune"]["stopped_because"]
+
+
+def test_a_server_that_wants_a_key_is_sent_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: the key opened /v1/models, and every request of the run was then sent without it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with fake_server("--slots", "8", "--api-key", "secret") as (url, _):
+        done = run("loop", url, "--traffic", "in=20,out=4,arrivals=constant(4/s)", "--window", "2s", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

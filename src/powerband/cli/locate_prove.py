@@ -57,7 +57,6 @@ def prove_source(
         cut_s=window_s if workload.request_rate_per_s is None else 2 * window_s + 5,
         engine=engine,
         fixed=frozenset(knobs),
-        api_key=args.api_key or None,
         model=model,
         device=device,
         slo=slo,

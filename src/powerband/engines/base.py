@@ -21,6 +21,7 @@ class RunningEngine(Protocol):
     model_id: str  # the name to put into a request
     version: str
     startup_s: float
+    api_key: str  # that its pages and requests need; "" for none
 
     def effective(self) -> Effective | Missing:
         """The settings the server says it runs with, beside those asked for."""

@@ -1,7 +1,6 @@
 """Any server that speaks the OpenAI API, ours or not: attach to it, never start or stop it."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +27,6 @@ class Attached(Record):
     models: tuple[str, ...]
     dialect: str | None
     version: str
-    startup_s: float = 0.0
     metrics_path: str = "/metrics"
 
 
@@ -94,7 +92,6 @@ def attach(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> Attached:
     EngineError where nothing answers or the answer is broken.
     """
     base = base_url(url)
-    began_s = time.monotonic()
     try:
         reply = read_page(base + "/v1/models", api_key=api_key, timeout_s=timeout_s)
     except HttpError as error:
@@ -107,7 +104,6 @@ def attach(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> Attached:
         models=_models(reply, base),
         dialect=dialect,
         version=_version(base, api_key, dialect),
-        startup_s=time.monotonic() - began_s,
         metrics_path=metrics_path,
     )
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from powerband.engines.process import ServerProcess
-from powerband.probes.engine_metrics import missing_sample, to_sample
 from powerband.probes.http import HttpError, read_page
 from powerband.probes.startup_log import StartupLog
+from powerband.probes.watch import scrape
 from powerband.records.config import Effective, Value
 from powerband.records.errors import PowerbandError
 from powerband.records.sample import EngineSample
 from powerband.records.value import Missing
 
-_SCRAPE_TIMEOUT_S = 2.0  # llama.cpp answers /metrics between two steps, so a long prompt holds it up
+_ALIVE_S = 2.0
 
 
 class Running:
@@ -34,8 +34,8 @@ class Running:
     ) -> None:
         self.url, self.model_id, self.version, self.startup_s = url, model_id, version, startup_s
         self.pid = None if process is None else process.pid
-        self._process, self._api_key, self._read_effective = process, api_key, read_effective
-        self._metrics_path = metrics_path
+        self.api_key = api_key
+        self._process, self._read_effective, self._metrics_path = process, read_effective, metrics_path
 
     def effective(self) -> Effective | Missing:
         try:
@@ -44,19 +44,13 @@ class Running:
             return Missing(missing=error.message)
 
     def sample(self, t_ns: int) -> EngineSample:
-        try:
-            reply = read_page(self.url + self._metrics_path, timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key)
-        except HttpError as error:
-            return missing_sample(error.message, t_ns)
-        if reply.status != 200:
-            return missing_sample(f"{self._metrics_path} answered HTTP {reply.status}", t_ns)
-        return to_sample(reply.text, t_ns)
+        return scrape(self.url, t_ns, api_key=self.api_key, path=self._metrics_path)
 
     def alive(self) -> bool:
         if self._process is not None:
             return self._process.alive()
         try:
-            return read_page(self.url + "/v1/models", timeout_s=_SCRAPE_TIMEOUT_S, api_key=self._api_key).status < 500
+            return read_page(self.url + "/v1/models", timeout_s=_ALIVE_S, api_key=self.api_key).status < 500
         except HttpError:
             return False
 

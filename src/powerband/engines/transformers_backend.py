@@ -17,8 +17,6 @@ from powerband.engines.transformers_scores import Row, prompt_logprobs
 from powerband.engines.worker_job import Backend, Counters, Job
 from powerband.records.config import Value
 
-_IDLE_S = 0.5
-
 
 def open_backend(model: str, knobs: dict[str, Value]) -> Backend:
     """The backend that ``knobs`` ask for."""

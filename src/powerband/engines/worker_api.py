@@ -276,8 +276,6 @@ def metrics_text(counters: Counters) -> str:
             ("tokenize_seconds_total", "counter", counters.tokenize_s),
             ("detokenize_seconds_total", "counter", counters.detokenize_s),
             ("steps_total", "counter", counters.steps),
-            ("draft_tokens_total", "counter", counters.draft_tokens),
-            ("accepted_tokens_total", "counter", counters.accepted_tokens),
             ("requests_finished_total", "counter", counters.finished),
         ]
     lines = [

@@ -25,8 +25,6 @@ class Counters:
     waiting: int = 0
     running: int = 0
     steps: int | None = None
-    draft_tokens: int | None = None
-    accepted_tokens: int | None = None
     kv_used_ratio: float | None = None
     has_phases: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock)

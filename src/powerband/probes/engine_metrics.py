@@ -101,8 +101,6 @@ _MAPS: dict[Dialect, dict[str, _Source]] = {
         "prefill_seconds_total": _Source(names=("powerband_prefill_seconds_total",), optional=True),
         "decode_seconds_total": _Source(names=("powerband_decode_seconds_total",), optional=True),
         "steps_total": _Source(names=("powerband_steps_total",), optional=True),
-        "draft_tokens_total": _Source(names=("powerband_draft_tokens_total",), optional=True),
-        "accepted_tokens_total": _Source(names=("powerband_accepted_tokens_total",), optional=True),
     },
 }
 # Triton's TensorRT-LLM backend tells the same under label sets of two families.

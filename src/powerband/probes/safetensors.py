@@ -3,7 +3,7 @@
 Format: github.com/huggingface/safetensors: eight bytes of length, then that many bytes of JSON.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -118,7 +118,3 @@ def shard_names(data: bytes, source: str) -> list[str]:
     if any("/" in name or "\\" in name or name.startswith(".") for name in names):
         raise RequestError(f"{source} names files outside its folder", hint="this index is not to be trusted")
     return names
-
-
-def total_bytes(tensors: Iterable[StoredTensor]) -> int:
-    return sum(tensor.bytes for tensor in tensors)

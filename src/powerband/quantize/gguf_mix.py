@@ -24,13 +24,6 @@ def gguf_bytes(model: ModelSpec, kind: str) -> int:
     return round(sum(_part_bytes(part, model, kind) for part in model.parts))
 
 
-def fallbacks(model: ModelSpec, kind: str) -> int:
-    """How many layers have a matrix whose rows do not divide into the mixture's blocks."""
-    base = TYPE_BY_NAME[BASE[kind]]
-    widths = [model.hidden, model.heads * model.head_dim, model.intermediate, model.expert_intermediate]
-    return model.n_layers if any(width and width % base.block_values for width in widths) else 0
-
-
 def _part_bytes(part: WeightPart, model: ModelSpec, kind: str) -> float:
     if part.role == "norm":
         return part.parameters * 4.0

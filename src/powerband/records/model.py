@@ -33,13 +33,6 @@ class LayerGroup(Record):
     index_bytes_per_token: float = 0.0  # the key cache of a sparse-attention indexer, which keeps its own dtype
     compression: int = 1  # tokens that share one entry, where the layer compresses its cache
 
-    @property
-    def values_per_token(self) -> float:
-        """Cached values for each token while the layer still grows; 0 for recurrent and stateless layers."""
-        if self.kind == "mla":
-            return self.latent_dim / self.compression
-        return self.kv_heads * (self.head_dim + (self.v_head_dim or self.head_dim)) / self.compression
-
 
 class WeightPart(Record):
     """Tensors of one role in one layer (``layer`` -1: outside the layers) that are stored and spread the same way.

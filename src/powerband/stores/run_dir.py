@@ -5,7 +5,6 @@ A folder is written under a temporary name and renamed when whole, so that a fol
 
 import gzip
 import os
-import shutil
 import zlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -84,10 +83,6 @@ def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
 def is_run(folder: Path) -> bool:
     """Whether a run was finished or at least begun there."""
     return (folder / "run.json").is_file() or (folder / BEGUN).is_file()
-
-
-def remove_run(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_lines(path: Path, rows: Iterable[Any]) -> None:

@@ -16,7 +16,6 @@ class TextDifference:
     log_ratio: float  # of the reference's probability to the candidate's, for the text's own tokens
     divergence: float  # nats
     different: int  # positions with another first choice
-    covered: float  # probability that the reference's listed tokens hold, summed
 
 
 def text_difference(reference: ScoredText, candidate: ScoredText) -> TextDifference | None:
@@ -24,7 +23,7 @@ def text_difference(reference: ScoredText, candidate: ScoredText) -> TextDiffere
     if reference.tokens != candidate.tokens:
         return None
     positions, different = 0, 0
-    log_ratio, divergence, covered = 0.0, 0.0, 0.0
+    log_ratio, divergence = 0.0, 0.0
     rows = zip(reference.logprobs, candidate.logprobs, reference.tops, candidate.tops, strict=True)
     for before, after, top_before, top_after in rows:
         if before is None or after is None or not top_before or not top_after:
@@ -32,9 +31,8 @@ def text_difference(reference: ScoredText, candidate: ScoredText) -> TextDiffere
         positions += 1
         log_ratio += before - after
         divergence += position_divergence(top_before, top_after)
-        covered += min(1.0, sum(map(math.exp, top_before.values())))
         different += first(top_before) != first(top_after)
-    return TextDifference(positions, log_ratio, divergence, different, covered)
+    return TextDifference(positions, log_ratio, divergence, different)
 
 
 def position_divergence(reference: dict[str, float], candidate: dict[str, float]) -> float:

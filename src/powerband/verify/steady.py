@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from powerband.records.metrics import ttft_s
-from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.verify.student import t_quantile
 from powerband.verify.values import Floats
@@ -23,10 +22,8 @@ _MIN_DRIFT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """``warm_up`` observations to cut; ``drift`` is the relative rise over what is left (None: too short to say)."""
+    """Whether what is left of a run behind its warm-up stands still, in words."""
 
-    warm_up: int
-    drift: float | None
     settled: bool
     reason: str
 
@@ -67,31 +64,18 @@ def measure_drift(values: Floats) -> tuple[float, bool] | None:
 
 def assess(run: Run) -> Steadiness:
     """Warm-up and drift of the time to first token, in the order of sending."""
-    values = np.array([value for value in (ttft_s(trace) for trace in _in_order(run)) if value is not None])
+    ordered = sorted(run.traces, key=lambda trace: trace.t_sched_ns)
+    values = np.array([value for value in map(ttft_s, ordered) if value is not None])
     cut = find_warm_up(values)
     if cut is None:
-        return Steadiness(0, None, False, "the time to first token settles in no half of the run")
+        return Steadiness(False, "the time to first token settles in no half of the run")
     drift = measure_drift(values[cut:])
     if drift is None:
-        return Steadiness(cut, None, True, "too few requests to see a drift")
+        return Steadiness(True, "too few requests to see a drift")
     rise, real = drift
     settled = not (real and abs(rise) >= _MIN_DRIFT)
     direction = "rises" if rise > 0 else "falls"
-    return Steadiness(cut, rise, settled, f"the time to first token {direction} by {abs(rise):.0%} over the run")
-
-
-def steady_traces(run: Run) -> tuple[RequestTrace, ...]:
-    """The requests sent after the warm-up; all of them where the run never settles."""
-    answered = [trace for trace in _in_order(run) if trace.t_chunks_ns]
-    cut = assess(run).warm_up
-    if cut == 0 or cut >= len(answered):
-        return run.traces
-    since = answered[cut].t_sched_ns
-    return tuple(trace for trace in run.traces if trace.t_sched_ns >= since)
-
-
-def _in_order(run: Run) -> list[RequestTrace]:
-    return sorted(run.traces, key=lambda trace: trace.t_sched_ns)
+    return Steadiness(settled, f"the time to first token {direction} by {abs(rise):.0%} over the run")
 
 
 def describe_drift(before: Sequence[Run], after: Sequence[Run]) -> tuple[str, ...]:

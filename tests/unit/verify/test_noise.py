@@ -12,7 +12,7 @@ from powerband.records.config import EngineConfig, Knob
 from powerband.records.run import Run
 from powerband.verify.noise import Spread, noise_floor, pool_spread
 from powerband.verify.quality import need_quality
-from powerband.verify.steady import assess, find_warm_up, measure_drift, steady_traces
+from powerband.verify.steady import assess, find_warm_up, measure_drift
 from powerband.verify.student import t_quantile
 
 # Two-sided 90 % and 99 % points from a printed t table.
@@ -79,11 +79,9 @@ def test_drift_is_measured_and_told_from_noise() -> None:
     assert false_alarms <= 10  # stated 1 % of 300
 
 
-def test_a_run_is_assessed_and_cut(make: Callable[[Any], Run], made: Any) -> None:
+def test_a_run_is_assessed(make: Callable[[Any], Run], made: Any) -> None:
     run = make(made(requests=100))
-    state = assess(run)
-    assert state.settled
-    assert len(steady_traces(run)) >= 50
+    assert assess(run).settled
 
 
 KNOBS = (

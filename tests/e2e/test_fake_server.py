@@ -127,6 +127,13 @@ def test_pages_and_refusals() -> None:
         assert read_page(url + "/health", body={}, api_key="secret").status == 405
 
 
+@pytest.mark.parametrize("mode", ["timed", "batched"])
+def test_an_answer_is_counted_once(mode: str) -> None:
+    with fake("--mode", mode, "--dialect", "tgi") as url:
+        read_json(url + "/v1/completions", body={"prompt": "a b", "max_tokens": 2})
+        assert "tgi_request_count 1\n" in read_page(url + "/metrics").text
+
+
 @pytest.mark.parametrize(("dialect", "output_at_once"), [("llamacpp", 0), ("vllm", 1)])
 def test_metrics_while_running_and_after(dialect: str, output_at_once: int) -> None:
     async def watch(url: str) -> tuple[str, str]:

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from powerband.engines.http_server import Connection
 from powerband.engines.worker_api import Api
-from powerband.engines.worker_http import Connection
 from powerband.engines.worker_job import Counters, Job
 from powerband.records.config import Value
 

@@ -153,9 +153,7 @@ def links(*paths: CardPath) -> Interconnect:
 
 
 def test_links_are_shown_and_a_shut_or_slow_one_is_wanted() -> None:
-    fine = check(
-        machine(interconnect=links(CardPath(a=0, b=1, link="NV18", peer=True))), LLAMACPP, "/models/m.gguf"
-    )
+    fine = check(machine(interconnect=links(CardPath(a=0, b=1, link="NV18", peer=True))), LLAMACPP, "/models/m.gguf")
     assert fine.wanted == ()
     text = draw([doctor._table(fine)], 120, False)
     assert "NV18 (NVLink), peer access: 0-1" in text

@@ -1,19 +1,15 @@
 """One answer of the fake server: counts, faults, and the bytes a client gets."""
 
-import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
-from powerband.engines.fake_options import Options
+import msgspec
 
-STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\nServer: powerband-fake\r\nContent-Type: text/event-stream\r\n"
-    b"Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
-DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
-_REASONS |= {413: "Content Too Large", 503: "Service Unavailable"}
+from powerband.engines.fake_options import Options
+from powerband.engines.http_server import STREAM_END, STREAM_HEAD, event, response
+
+_encode = msgspec.json.encode
 
 
 class Sink(Protocol):
@@ -27,17 +23,6 @@ class Sink(Protocol):
 def token_text(token: int) -> str:
     """The word of a token id; words joined by spaces give the ids back when they are read again."""
     return f" t{token}"
-
-
-def event(document: Any) -> bytes:
-    """One server-sent event in one HTTP chunk."""
-    body = b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(body), body)
-
-
-def response(status: int, body: bytes, content_type: str = "application/json; charset=utf-8") -> bytes:
-    head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nServer: powerband-fake\r\nContent-Type: {content_type}\r\n"
-    return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 @lru_cache(maxsize=4096)
@@ -54,7 +39,8 @@ def _frame(model: str, chat: bool, text: str, finish: str | None) -> dict[str, A
 @lru_cache(maxsize=8192)
 def _token_event(model: str, chat: bool, first: int, count: int, vocab: int) -> bytes:
     """Shared by all answers: the text of token n depends on n alone, so that a stream costs no formatting."""
-    return event(_frame(model, chat, "".join(token_text(n % vocab) for n in range(first, first + count)), None))
+    text = "".join(token_text(n % vocab) for n in range(first, first + count))
+    return event(_encode(_frame(model, chat, text, None)))
 
 
 class Answer:
@@ -98,16 +84,16 @@ class Answer:
         if self.sent < self.stop_at:
             return False
         if not self.stream:
-            self.sink.write(response(200, json.dumps(self._whole()).encode()))
+            self.sink.write(response(200, _encode(self._whole())))
         self._over()
         return True
 
     def cancel(self) -> None:
         self.gone = True
 
-    def usage(self) -> dict[str, Any]:
-        total = self.prompt_tokens + self.sent
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.sent, "total_tokens": total}
+    def _usage(self, sent: int) -> dict[str, int]:
+        total = self.prompt_tokens + sent
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": total}
 
     def _over(self) -> None:
         self.on_over(self)
@@ -124,13 +110,12 @@ class Answer:
     def _tail(self, sent: int) -> bytes:
         """The finish chunk, the usage (llama.cpp puts it into the finish chunk of a completion), and [DONE]."""
         finish = dict(_frame(self.options.model, self.chat, "", self._finish_reason()))
-        total = self.prompt_tokens + sent
-        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": total}
         if not self.include_usage:
-            return event(finish) + DONE
+            return event(_encode(finish)) + STREAM_END
+        usage = self._usage(sent)
         if self.options.dialect == "llamacpp" and not self.chat:
-            return event(finish | {"usage": usage}) + DONE
-        return event(finish) + event(finish | {"choices": [], "usage": usage}) + DONE
+            return event(_encode(finish | {"usage": usage})) + STREAM_END
+        return event(_encode(finish)) + event(_encode(finish | {"choices": [], "usage": usage})) + STREAM_END
 
     def _finish_reason(self) -> str:
         return "length" if self.stop_at == self.asked else "stop"
@@ -141,7 +126,7 @@ class Answer:
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text, "logprobs": None}
         kind = "chat.completion" if self.chat else "text_completion"
         head = {"created": 0, "model": self.options.model, "object": kind, "id": "cmpl-fake"}
-        return {"choices": [choice], **head, "usage": self.usage()}
+        return {"choices": [choice], **head, "usage": self._usage(self.sent)}
 
     def _planted(self, after: int) -> bool:
         """Act out a planted fault that is due before token ``after``; True when these tokens are not to be sent."""
@@ -156,8 +141,8 @@ class Answer:
             self.on_over(self)  # frees the slot; the connection stays open and silent
             return True
         if 0 <= options.malformed_after < after and self.stream:
-            body = b'data: {"choices":[{"text":\n\n'
-            self.sink.write((STREAM_HEAD if self.sent == 0 else b"") + b"%x\r\n%b\r\n" % (len(body), body) + DONE)
+            head = STREAM_HEAD if self.sent == 0 else b""
+            self.sink.write(head + event(b'{"choices":[{"text":') + STREAM_END)
             self.gone = True
             self._over()
             return True

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from powerband.engines.fake_answer import response
 from powerband.engines.fake_metrics import metrics_text
 from powerband.engines.fake_options import Options
 from powerband.engines.fake_schedule import Counters
+from powerband.engines.http_server import response
 
 FAKE_VERSION = "0.0.fake"
 SETTINGS_PAGE = "/fake/settings"  # no engine's: what the fake itself runs with, whatever its dialect

@@ -21,16 +21,15 @@ from typing import Any
 import httptools
 import msgspec
 
-from powerband.engines.fake_answer import Answer, response
+from powerband.engines.fake_answer import Answer
 from powerband.engines.fake_logits import completion
 from powerband.engines.fake_options import Options, parse_options
 from powerband.engines.fake_pages import find_action, find_page
 from powerband.engines.fake_schedule import Counters, make_scheduler
+from powerband.engines.http_server import CONTINUE, MAX_BODY_BYTES, Refusal, error_body, response
 from powerband.records.errors import PowerbandError
 
-MAX_BODY_BYTES = 64 << 20
 _TOKENIZING = ("llamacpp", "vllm", "sglang", "tgi")
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Body(msgspec.Struct):
@@ -51,18 +50,6 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
-
-
-class Refusal(Exception):
-    """An HTTP status with its message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def error_body(status: int, message: str) -> bytes:
-    return json.dumps({"error": {"code": status, "message": message, "type": "invalid_request_error"}}).encode()
 
 
 def to_ids(text: str, vocab: int) -> list[int]:
@@ -92,8 +79,7 @@ class FakeServer:
         return self.requests - 1
 
     def over(self, answer: Answer) -> None:
-        """Count an answer that has ended, and write down its times (seconds of the monotonic clock)."""
-        self.counters.finished += 1
+        """Write down the times of an answer that has ended (seconds of the monotonic clock)."""
         if self._times is not None:
             line = {"index": answer.index, "read_s": answer.read_s, "due_s": answer.times_s}
             self._times.write(json.dumps(line | {"sent": answer.sent}) + "\n")
@@ -157,7 +143,7 @@ class Connection(asyncio.Protocol):
         if key == b"authorization":
             self._bearer = value.decode("latin-1").removeprefix("Bearer ").strip()
         elif key == b"expect":
-            self.write(_CONTINUE)
+            self.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)

@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from powerband.engines.http_server import Connection
 from powerband.engines.worker_api import Api
-from powerband.engines.worker_http import Connection
 from powerband.engines.worker_job import Backend
 from powerband.records.config import Knob, Value, parse_settings
 from powerband.records.errors import PowerbandError

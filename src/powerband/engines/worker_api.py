@@ -8,19 +8,11 @@ from typing import Any
 
 import msgspec
 
-from powerband.engines.worker_http import STREAM_END, STREAM_HEAD, Call, event, response
+from powerband.engines.http_server import STREAM_END, STREAM_HEAD, Call, Refusal, error_body, event, response
 from powerband.engines.worker_job import Backend, Counters, Job, Scoring
 
 _PROBE_WORDS = 400  # of the text with which the tokenizer's own speed is measured
 _encode = msgspec.json.encode
-
-
-class Refusal(Exception):
-    """An HTTP status with its message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class _Body(msgspec.Struct):
@@ -76,7 +68,7 @@ class Api:
                 known = call.path in self._get or call.path in self._post
                 raise Refusal(405 if known else 404, f"no {call.method} {call.path} here")
         except Refusal as refusal:
-            call.write(response(refusal.status, _error(str(refusal), refusal.status)), last=True)
+            call.write(response(refusal.status, error_body(refusal.status, str(refusal))), last=True)
 
     def close(self) -> None:
         self._scorer.shutdown(wait=False, cancel_futures=True)
@@ -137,7 +129,7 @@ class Api:
         try:
             rows = backend.prompt_logprobs(ids, top)
         except Exception as error:  # noqa: BLE001 - whatever the backend's library raises must reach the client
-            call.write(response(500, _error(f"{type(error).__name__}: {error}", 500)), last=True)
+            call.write(response(500, error_body(500, f"{type(error).__name__}: {error}")), last=True)
             return
         choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": rows}
         call.write(response(200, _encode({"model": self._model, "choices": [choice]})), last=True)
@@ -221,9 +213,9 @@ class _Answer:
 
     def fail(self, message: str) -> None:
         if self._begun:
-            self._call.write(event(_error(message, 500)) + STREAM_END, last=True)
+            self._call.write(event(error_body(500, message)) + STREAM_END, last=True)
         else:
-            self._call.write(response(500, _error(message, 500)), last=True)
+            self._call.write(response(500, error_body(500, message)), last=True)
 
     def _chunk(self, text: str, reason: str | None, ids: list[int]) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "token_ids": ids}
@@ -245,10 +237,6 @@ def _read(raw: bytes) -> _Body:
         return _decode_body(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refusal(400, f"cannot read the body: {error}") from None
-
-
-def _error(message: str, status: int) -> bytes:
-    return _encode({"error": {"code": status, "message": message, "type": "invalid_request_error"}})
 
 
 def _tokenizer_speed(encode: Callable[[str], list[int]]) -> float:

@@ -1,30 +1,41 @@
-"""A small HTTP server: requests in, whole or streamed answers out; one asyncio loop, any thread may answer."""
+"""A small HTTP server: requests in, whole or streamed answers out; one asyncio loop, any thread may answer.
+
+The fake server writes these same bytes through a connection of its own, which stalls and resets when told to.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 
 import httptools
+import msgspec
 
-MAX_BODY_BYTES = 64 << 20
+from powerband.records.units import MIB
+
+MAX_BODY_BYTES = 64 * MIB
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 STREAM_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Content Too Large",
-    500: "Internal Server Error",
-}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Refusal(Exception):
+    """An HTTP status with its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def error_body(status: int, message: str) -> bytes:
+    return msgspec.json.encode({"error": {"code": status, "message": message, "type": "invalid_request_error"}})
 
 
 def response(status: int, body: bytes, content_type: str = "application/json; charset=utf-8") -> bytes:
-    head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -34,7 +45,7 @@ def event(body: bytes) -> bytes:
 
 
 class Call:
-    """One request and the way back. ``write`` and ``finish`` may be called from any thread.
+    """One request and the way back. ``write`` may be called from any thread.
 
     ``on_gone`` is called on the loop where the client goes away before the answer is over.
     """
@@ -76,9 +87,9 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400)
-        except httptools.HttpParserError:
-            self._refuse(400)
+            self._refuse(400, "no upgrade here")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not HTTP: {error}")
 
     # httptools calls these
     def on_message_begin(self) -> None:
@@ -90,12 +101,12 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"expect" and self._transport is not None:
-            self._transport.write(_CONTINUE)
+            self._transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
         if self._size > MAX_BODY_BYTES:
-            self._refuse(413)
+            self._refuse(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
             return
         self._body.append(body)
 
@@ -119,7 +130,7 @@ class Connection(asyncio.Protocol):
         elif self._calls:
             self._serve(self._calls[0][0])
 
-    def _refuse(self, status: int) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         if self._transport is not None:
-            self._transport.write(response(status, b'{"error":{"message":"not a request this server reads"}}'))
+            self._transport.write(response(status, error_body(status, message)))
             self._transport.close()

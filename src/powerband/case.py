@@ -249,15 +249,14 @@ def within_window(case: Case, factor: float) -> Case:
     workload = _workload(case.request, factor, case.request.requests or _PREVIEW_REQUESTS)
     if workload.request_rate_per_s is None:
         return replace(case, workload=workload)
-    limit_ns = workload.requests[0].offset_ns + window_s(case.request) * 1e9
-    kept = tuple(request for request in workload.requests if request.offset_ns <= limit_ns)
-    if len(kept) < 2:
+    cut = workload.first(window_s(case.request))
+    if len(cut.requests) < 2:
         raise RequestError(
-            f"{window_s(case.request):.0f} s of this traffic hold {len(kept)} request(s)",
+            f"{window_s(case.request):.0f} s of this traffic hold {len(cut.requests)} request(s)",
             hint="raise --window, or speed arrivals up with --scale-rate 10 or --scale-rate auto",
         )
     scaling = "; ".join(filter(None, [workload.scaling, f"the first {window_s(case.request):.0f} s of arrivals"]))
-    return replace(case, workload=msgspec.structs.replace(workload, requests=kept, scaling=scaling))
+    return replace(case, workload=msgspec.structs.replace(cut, scaling=scaling))
 
 
 def offered_factor(case: Case, served_per_s: float) -> float:

@@ -1,7 +1,5 @@
 """Measure one config under one workload: start the engine, warm it up, send, watch, stop; the Run is the evidence."""
 
-import datetime
-import platform
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from powerband import __version__
 from powerband.engines.base import Engine, RunningEngine
 from powerband.health import raise_if_broken
 from powerband.load.runner import run_load
@@ -17,8 +14,9 @@ from powerband.load.target import Progress, Target
 from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
 from powerband.probes.nvml_apart import NvmlApart
+from powerband.probes.provenance import read_provenance
 from powerband.records.config import EngineConfig
-from powerband.records.run import Provenance, Run
+from powerband.records.run import Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
@@ -97,7 +95,7 @@ def observe(
     workers: int = 1,
 ) -> Run:
     """Send ``workload`` to an engine that runs already, from ``workers`` processes, and watch it and the host."""
-    started_at = datetime.datetime.now(datetime.UTC).isoformat()
+    provenance = read_provenance(command, running.version)
     with _Watch(running) as watch:
         loaded = run_load(target, workload, t0_ns=watch.t0_ns, deadline_s=cut_s, progress=on_progress, workers=workers)
     raise_if_interrupted(loaded)
@@ -116,14 +114,7 @@ def observe(
         device_samples=tuple(watch.device_samples),
         client=loaded.client,
         contention=assess_contention(watch.host_samples, threads if isinstance(threads, int) else None),
-        provenance=Provenance(
-            powerband=__version__,
-            command=command,
-            started_at=started_at,
-            host=f"{platform.node()} {platform.machine()} {platform.system()} {platform.release()}",
-            engine_version=running.version,
-            python=platform.python_version(),
-        ),
+        provenance=provenance,
         startup_s=running.startup_s,
         notes=(*loaded.notes, *watch.notes()),
         memory=None if isinstance(memory, Missing) else memory.report,

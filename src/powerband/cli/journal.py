@@ -6,7 +6,8 @@ import msgspec
 
 from powerband.cli import options
 from powerband.cli.session_lock import status_of
-from powerband.records.errors import MachineError, RequestError
+from powerband.cli.stored import open_journal
+from powerband.records.errors import MachineError
 from powerband.records.rounds import LoopReport
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
@@ -19,11 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.home / "journal.sqlite").is_file():
-        raise RequestError(
-            f"no journal in {args.home}", hint="start one with: powerband loop MODEL ..., or give --home"
-        )
-    journal = Journal(args.home)
+    journal = open_journal(args.home)
     sessions = [journal.session(args.session)] if args.session else journal.sessions()
     if args.json:
         options.print_json([_document(journal, session) for session in sessions])

@@ -1,17 +1,13 @@
 """Runs of the load command on disk: begun before the first request, readable after a kill, whole at the end."""
 
-import platform
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from powerband import __version__
 from powerband.cli.command_line import command_line
 from powerband.cli.session_lock import locked
 from powerband.load.peer_logs import read_peer_log
@@ -19,17 +15,18 @@ from powerband.load.runner import run_load
 from powerband.load.stop_rules import Stop
 from powerband.load.target import Loaded, Progress, Target
 from powerband.load.trace_log import read_traces
+from powerband.probes.provenance import read_provenance
 from powerband.records.columns import Columns
 from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError, RequestError
 from powerband.records.metrics import Metrics
 from powerband.records.request import RequestTrace
-from powerband.records.run import Provenance, Run, Trial
+from powerband.records.run import Run, Trial
 from powerband.records.slo import Slo
 from powerband.records.units import format_duration, ns_to_s, s_to_ns
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
-from powerband.stores.run_dir import BEGUN, read_run
+from powerband.stores.run_dir import BEGUN, find_run, is_run, new_run_id, read_run
 from powerband.stores.sqlite import Journal
 
 _LOG = "traces.jsonl.gz"
@@ -66,7 +63,7 @@ class Recorder:
     ) -> tuple["LoadRun", Loaded]:
         """Run it and store it; the run's folder can be read from its first second on."""
         self._n += 1
-        run_id = f"load-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        run_id = new_run_id("load")
         folder = self._journal.run_folder(run_id)
         begun = self._begun(run_id, workload)
         (folder / BEGUN).write_bytes(msgspec.json.encode(begun))
@@ -107,14 +104,7 @@ class Recorder:
             workload=short,
             traces=(),
             end_ns=0,
-            provenance=Provenance(
-                powerband=__version__,
-                command=self._command,
-                started_at=datetime.now(UTC).isoformat(),
-                host=platform.node(),
-                engine_version="unknown",
-                python=platform.python_version(),
-            ),
+            provenance=read_provenance(self._command),
             notes=(f"{len(workload.requests)} requests were planned",),
         )
 
@@ -156,16 +146,11 @@ def stored_run(home: Path, text: str) -> LoadRun:
     """A run by its id, its folder (also of one that was killed), or another tool's log; RequestError without one."""
     if Path(text).is_file():
         return _peer_run(Path(text))
-    for folder in (Path(text), home / "runs" / text):
-        if (folder / "run.json").is_file():
-            read = _reader([folder / _LOG], whole=True)
-            return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
-        if (folder / BEGUN).is_file():
-            return _killed_run(folder)
-    if not (home / "journal.sqlite").is_file():
-        raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
-    Journal(home).run(text)  # which is not there: it names the near ones
-    raise RequestError(f"no run {text!r} in {home}", hint="list runs with: powerband journal")
+    folder = Path(text) if is_run(Path(text)) else find_run(home, text)
+    if not (folder / "run.json").is_file():
+        return _killed_run(folder)
+    read = _reader([folder / _LOG], whole=True)
+    return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
 
 
 def _reader(logs: Sequence[Path], *, whole: bool = False) -> Callable[[], Iterator[RequestTrace]]:

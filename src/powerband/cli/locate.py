@@ -1,34 +1,30 @@
 """powerband locate: where the time goes in a running server, a finished run or a profiler trace."""
 
 import argparse
-import platform
 import re
-import secrets
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from powerband import __version__
 from powerband.cli.command_line import command_line
 from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, read_workload, terminal
 from powerband.locate.contention import assess_contention
 from powerband.locate.diagnose import diagnose
 from powerband.probes.http import base_url
+from powerband.probes.provenance import read_provenance
 from powerband.records.config import EngineConfig
-from powerband.records.errors import RequestError, in_words, unknown_name
+from powerband.records.errors import RequestError, in_words
 from powerband.records.finding import Diagnosis
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
-from powerband.records.run import Provenance, Run
+from powerband.records.run import Run
 from powerband.records.sample import EngineSample
 from powerband.records.slo import parse_slo
-from powerband.records.timeline import Timeline
 from powerband.records.units import format_duration, parse_duration
 from powerband.records.value import Missing, known
 from powerband.records.workload import Workload
-from powerband.stores.run_dir import is_run, read_run
+from powerband.stores.run_dir import find_run, is_run, new_run_id, read_run
 
 _DEFAULT_PROBE = "in=256,out=32,concurrency=1"  # one request at a time: a server in use hardly feels it
 _BINS = 240  # of a page's timeline: some three pixels each
@@ -116,7 +112,7 @@ def _diagnose(args: argparse.Namespace) -> tuple[Diagnosis, _Strip | None]:
     elif path.is_file():
         return (_stated(path), None) if path.suffix == ".toml" else _trace(args, [path], model, device)
     else:
-        seen = _stored(args.home, source)
+        seen = read_run(find_run(args.home, source, hint=_HINT))
     if model is None and device is not None and Path(seen.config.model).exists():
         model = _model(seen.config.model)
     return diagnose(seen, model=model, device=device, slo=slo), None
@@ -163,8 +159,9 @@ def _trace(
 ) -> tuple[Diagnosis, _Strip | None]:
     """Profiler traces, one or those of several ranks; files and page are of the rank that the others wait for."""
     from powerband.locate.ranks import diagnose_ranks
+    from powerband.probes.trace_file import read_trace
 
-    timelines = [_timeline(path) for path in paths]
+    timelines = [read_trace(path) for path in paths]
     last, found = diagnose_ranks(timelines, model=model, device=device)
     timeline = timelines[last]
     strip: _Strip | None = None
@@ -183,33 +180,11 @@ def _trace(
     return found, strip
 
 
-def _timeline(path: Path) -> Timeline:
-    """What the first bytes of a trace say it is counts, not its name."""
-    from powerband.probes.kineto import read_kineto
-    from powerband.probes.nsys import is_sqlite, read_nsys
-
-    if path.suffix in (".nsys-rep", ".qdrep"):
-        raise RequestError(
-            f"{path.name} is an Nsight Systems report that was not exported",
-            hint=f"export it first: nsys export --type sqlite {path.name}",
-        )
-    return read_nsys(path) if is_sqlite(path) else read_kineto(path)
-
-
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(path)
     except OSError as error:
         raise RequestError(f"cannot write {error.filename}: {error.strerror}", hint="name another file") from None
-
-
-def _stored(home: Path, run_id: str) -> Run:
-    if is_run(home / "runs" / run_id):
-        return read_run(home / "runs" / run_id)
-    known_ids = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
-    if not known_ids:
-        raise RequestError(f"{run_id!r} is no file, and there are no runs in {home}", hint=_HINT)
-    raise unknown_name("run", run_id, known_ids)
 
 
 def _model(name: str | None) -> ModelSpec | None:
@@ -257,7 +232,7 @@ def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
         progress=None if args.quiet else _show,
     )
     return Run(
-        run_id=f"locate-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        run_id=new_run_id("locate"),
         basis="measured",
         config=EngineConfig(engine="openai", model=""),
         effective=Missing(missing="the server was watched, not asked"),
@@ -270,14 +245,7 @@ def _look(args: argparse.Namespace, url: str, seconds: float) -> Run:
         contention=assess_contention(seen.host, None)
         if seen.host
         else Missing(missing="the server is on another host"),
-        provenance=Provenance(
-            powerband=__version__,
-            command=command_line(),
-            started_at=datetime.now(UTC).isoformat(),
-            host=platform.node(),
-            engine_version="unknown",
-            python=platform.python_version(),
-        ),
+        provenance=read_provenance(command_line()),
     )
 
 
@@ -305,7 +273,7 @@ def _probe(args: argparse.Namespace, url: str, seconds: float) -> Run:
         Target(url, model, api_key=args.api_key or None, extra_body=extra),
         EngineConfig(engine="openai", model=model),
         workload,
-        run_id=f"locate-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        run_id=new_run_id("locate"),
         command=command_line(),
         cut_s=seconds,
     )

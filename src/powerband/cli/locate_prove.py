@@ -2,11 +2,7 @@
 
 import argparse
 import os
-import secrets
 import sys
-from datetime import UTC, datetime
-
-import msgspec
 
 from powerband.cli.command_line import command_line
 from powerband.cli.options import read_workload
@@ -21,7 +17,7 @@ from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.slo import Slo
 from powerband.records.units import parse_duration
-from powerband.records.workload import Workload
+from powerband.stores.run_dir import new_run_id
 
 _TRAFFIC = "in=256,out=64,concurrency=4"
 _WINDOW = "8s"
@@ -31,15 +27,12 @@ def prove_source(
     args: argparse.Namespace, *, url: bool, model: ModelSpec | None, device: DeviceSpec | None, slo: Slo | None
 ) -> Diagnosis:
     """Bisect the server at ``args.source``, or an engine started with that model; raises what prove raises."""
-    name = f"prove-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    name = new_run_id("prove")
     window_s = parse_duration(args.watch or _WINDOW)
     folder = args.home / "runs"
     tell = _quiet if args.quiet else _say
     command = command_line()
-    workload = _window(
-        read_workload(args, default=_TRAFFIC),
-        window_s,
-    )
+    workload = read_workload(args, default=_TRAFFIC).first(window_s)
     engine = get_engine("openai" if url else args.engine or "llamacpp")
     if url and args.engine:
         raise RequestError("--engine is for a model to start", hint="a server at an address is tested as it runs")
@@ -63,15 +56,6 @@ def prove_source(
         tell=tell,
     )
     return prove(subject)
-
-
-def _window(workload: Workload, seconds: float) -> Workload:
-    """The requests that arrive in the window; a closed loop keeps all, and is cut by the clock."""
-    if workload.request_rate_per_s is None:
-        return workload
-    limit_ns = workload.requests[0].offset_ns + seconds * 1e9
-    kept = tuple(request for request in workload.requests if request.offset_ns <= limit_ns)
-    return msgspec.structs.replace(workload, requests=kept)
 
 
 def _say(line: str) -> None:

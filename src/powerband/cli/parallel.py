@@ -13,7 +13,6 @@ from powerband.records.errors import RequestError
 from powerband.records.parallel import ParallelPlan, Split
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
-from powerband.records.timeline import Timeline
 from powerband.records.units import format_duration, parse_duration
 from powerband.report.text import draw, terminal
 
@@ -83,6 +82,7 @@ def _memory(model: Any, device: Any, config: EngineConfig, ranks: int) -> Any:
 def _plan(question: Any, runs: list[Run], traces: dict[int, Path]) -> ParallelPlan:
     """The prediction; where runs or traces measured the communication, theirs in its place, with the verdict."""
     from powerband.locate.communication import communication_share
+    from powerband.probes.trace_file import read_trace
     from powerband.simulate.calibrate import fit_step_time
     from powerband.simulate.communication import loosened, with_share
     from powerband.simulate.parallel import confirm, plan_parallel, shares_of
@@ -93,7 +93,7 @@ def _plan(question: Any, runs: list[Run], traces: dict[int, Path]) -> ParallelPl
     several = [run for run in runs if tensor_parallel(run.config) > 1]
     predicted = plan_parallel(question, fit_step_time(single, prior))
     if traces:
-        shares = {tensor: communication_share(_read(path)) for tensor, path in traces.items()}
+        shares = {tensor: communication_share(read_trace(path)) for tensor, path in traces.items()}
         expected, (tensor, measured) = shares_of(predicted), max(shares.items())
         if tensor not in expected:
             raise RequestError(
@@ -118,13 +118,6 @@ def _traces(pairs: list[str]) -> dict[int, Path]:
             raise RequestError(f"cannot read --trace {pair!r}", hint="write TP=FILE, such as 2=trace.json.gz")
         found[int(tensor)] = Path(path)
     return found
-
-
-def _read(path: Path) -> Timeline:
-    from powerband.probes.kineto import read_kineto
-    from powerband.probes.nsys import is_sqlite, read_nsys
-
-    return read_nsys(path) if is_sqlite(path) else read_kineto(path)
 
 
 def _screen(plan: ParallelPlan, config: EngineConfig) -> str:

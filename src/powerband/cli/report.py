@@ -7,7 +7,7 @@ from powerband.cli import ladder_session, options
 from powerband.cli.journal import report_of
 from powerband.cli.loop import evidence
 from powerband.cli.session_lock import status_of
-from powerband.cli.stored import RESUMABLE, loop_session
+from powerband.cli.stored import RESUMABLE, loop_session, open_journal
 from powerband.records.errors import RequestError
 from powerband.report.ladder import ladder_document
 from powerband.report.loop_document import loop_document
@@ -27,11 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.home / "journal.sqlite").is_file():
-        raise RequestError(
-            f"no journal in {args.home}", hint="start one with: powerband loop MODEL ..., or give --home"
-        )
-    journal = Journal(args.home)
+    journal = open_journal(args.home)
     session = loop_session(journal, args.session)
     if session.command not in RESUMABLE:
         raise RequestError(

@@ -1,6 +1,7 @@
-"""What the journal holds by name: a loop, a run, or all usable runs of a session."""
+"""What a home holds by name: its journal, a loop, a run, or all usable runs of a session."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from powerband.records.errors import RequestError
 from powerband.records.run import Run
@@ -8,6 +9,13 @@ from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
 
 RESUMABLE = ("loop", "tune")  # those that have a page, too
+
+
+def open_journal(home: Path) -> Journal:
+    """The journal that is there already: only looking begins none."""
+    if not (home / "journal.sqlite").is_file():
+        raise RequestError(f"no journal in {home}", hint="start one with: powerband loop MODEL ..., or give --home")
+    return Journal(home)
 
 
 def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:

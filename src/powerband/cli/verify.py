@@ -22,7 +22,7 @@ from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
 from powerband.records.verdict import Verdict
-from powerband.stores.run_dir import is_run, read_run
+from powerband.stores.run_dir import find_run, is_run, read_run, run_ids
 from powerband.stores.sqlite import Journal
 from powerband.verify.compare import compare
 from powerband.verify.quality import need_quality
@@ -90,12 +90,9 @@ def _stored(args: argparse.Namespace) -> Verdict:
 def _runs(home: Path, text: str) -> list[Run]:
     if is_run(Path(text)):
         return [read_run(Path(text))]
-    if not (home / "journal.sqlite").is_file():
-        raise RequestError(f"no run {text!r} and no journal in {home}", hint="give --home, or a run's folder")
-    journal = Journal(home)
-    known = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+    known = run_ids(home)
     found = [name for part in text.split(",") for name in (fnmatch.filter(known, part.strip()) or [part.strip()])]
-    return [journal.run(name) for name in found]
+    return [read_run(find_run(home, name)) for name in found]
 
 
 def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfig) -> Verdict:

@@ -1,6 +1,8 @@
 """The traffic: which requests, how long, and when."""
 
-from powerband.records.units import ns_to_s
+import msgspec
+
+from powerband.records.units import ns_to_s, s_to_ns
 from powerband.records.value import Record
 
 
@@ -59,3 +61,11 @@ class Workload(Record):
         if self.concurrency is not None or self.span_s == 0:
             return None
         return (len(self.requests) - 1) / self.span_s
+
+    def first(self, seconds: float) -> "Workload":
+        """The requests that arrive in the first ``seconds``; a closed loop keeps all, and is cut by the clock."""
+        if self.request_rate_per_s is None:
+            return self
+        limit_ns = self.requests[0].offset_ns + s_to_ns(seconds)
+        kept = tuple(request for request in self.requests if request.offset_ns <= limit_ns)
+        return msgspec.structs.replace(self, requests=kept)

@@ -5,14 +5,16 @@ A folder is written under a temporary name and renamed when whole, so that a fol
 
 import gzip
 import os
+import secrets
 import zlib
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from powerband.records.errors import RequestError
+from powerband.records.errors import RequestError, unknown_name
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
@@ -83,6 +85,26 @@ def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
 def is_run(folder: Path) -> bool:
     """Whether a run was finished or at least begun there."""
     return (folder / "run.json").is_file() or (folder / BEGUN).is_file()
+
+
+def new_run_id(command: str) -> str:
+    return f"{command}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def run_ids(home: Path) -> list[str]:
+    """Finished runs of a home, by name."""
+    return sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+
+
+def find_run(home: Path, run_id: str, *, hint: str = "give --home, or a run's folder") -> Path:
+    """The folder of a run in a home; RequestError names the near ones, or gives ``hint`` where there are none."""
+    folder = home / "runs" / run_id
+    if is_run(folder):
+        return folder
+    known = run_ids(home)
+    if not known:
+        raise RequestError(f"{run_id!r} is no file, and there are no runs in {home}", hint=hint)
+    raise unknown_name("run", run_id, known)
 
 
 def _write_lines(path: Path, rows: Iterable[Any]) -> None:

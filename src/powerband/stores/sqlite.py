@@ -109,15 +109,7 @@ class Journal:
         return [self._trial(row[0]) for row in rows]
 
     def run(self, run_id: str) -> Run:
-        folder = self.home / "runs" / run_id
-        if not run_dir.is_run(folder):
-            known = [path.parent.name for path in (self.home / "runs").glob("*/run.json")]
-            if not known:
-                raise RequestError(
-                    f"no run {run_id!r}: the journal in {self.home} holds none", hint="see powerband journal"
-                )
-            raise unknown_name("run", run_id, known)
-        return run_dir.read_run(folder)
+        return run_dir.read_run(run_dir.find_run(self.home, run_id))
 
     def put_document(self, session_id: str, name: str, document: bytes) -> None:
         with self._lock, self._writing():

@@ -10,6 +10,7 @@ from powerband.account.knobs import MEMORY_KNOBS
 from powerband.account.ledger import compute_ledger
 from powerband.account.reconcile import Reconciliation, combined, reconcile
 from powerband.cli.account_screen import draw_fits, draw_ledger, draw_reconciliation
+from powerband.cli.knobs import knobs_of
 from powerband.cli.options import (
     add_device,
     add_engine,
@@ -22,12 +23,11 @@ from powerband.cli.options import (
     print_text,
     read_workload,
 )
-from powerband.engines.base import BUILT_IN, get_engine
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import device_catalogue, read_device
 from powerband.probes.live_memory import read_live_memory
 from powerband.probes.startup_log import StartupLog, read_startup_log
-from powerband.records.config import EngineConfig, Knob, Value, parse_settings
+from powerband.records.config import EngineConfig, Value, parse_settings
 from powerband.records.errors import RequestError, unknown_name
 from powerband.records.memory import MemoryLedger, Residual
 from powerband.records.model import ModelSpec
@@ -134,17 +134,10 @@ def choose_engine(asked: str | None, model: ModelSpec, log: StartupLog | None) -
 
 def read_knobs(engine: str, pairs: list[str], log: StartupLog | None) -> dict[str, Value]:
     """The knobs of --set, over those that a startup log names."""
-    known = memory_knobs(engine)
+    known = knobs_of(engine)
     names = {knob.name for knob in known}
     logged = {name: value for name, value in log.settings.items() if name in names} if log else {}
     return {**logged, **parse_settings(pairs, known)}
-
-
-def memory_knobs(engine: str) -> tuple[Knob, ...]:
-    """An engine's knobs: the adapter's own where there is one, and those that only memory cares about."""
-    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
-    names = {knob.name for knob in own}
-    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
 
 
 def read_traffic(arguments: argparse.Namespace) -> Workload | None:

@@ -8,14 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from powerband import __version__
-from powerband.cli.options import add_home, add_output, print_json, print_text
+from powerband.cli.options import add_home, add_output, print_json, print_text, terminal
 from powerband.engines.base import BUILT_IN, get_engine
 from powerband.locate.contention import TAKEN_CORES
 from powerband.probes.installed import HOSTED, Program, find_demo_model, find_llamacpp, find_package, find_vllm
 from powerband.probes.machine import Machine, read_machine
 from powerband.records.units import GIB, format_bytes
 from powerband.records.value import Missing, Record
-from powerband.report.text import draw, terminal
+from powerband.report.text import draw
 
 _LEAST_DISK_BYTES = 2 * GIB  # evidence of a long loop, and a small model
 _GET_LLAMACPP = "pip install 'powerband[llamacpp]'"
@@ -60,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        width, color = terminal()
-        print_text(draw([Text(found.answer, style="bold"), _table(found)], width, color))
+        print_text(draw([Text(found.answer, style="bold"), _table(found)], **terminal()))
     return 0 if found.ready else 1
 
 

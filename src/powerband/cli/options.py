@@ -112,7 +112,10 @@ def print_text(text: str) -> None:
 
 
 def terminal() -> dict[str, Any]:
-    """Width and colour for the text renderers: none where stdout is no terminal or NO_COLOR is set."""
+    """Width and colour for the text renderers: plain where stdout is no terminal, NO_COLOR is set or TERM is dumb."""
+    from powerband.report.format import PIPE_WIDTH  # with numpy, which commands that draw nothing do without
+
     on_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((100, 24)).columns if on_terminal else 100
-    return {"width": width, "color": on_terminal and not os.environ.get("NO_COLOR")}
+    width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if on_terminal else PIPE_WIDTH
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return {"width": width, "color": on_terminal and not plain}

@@ -14,7 +14,7 @@ from powerband.records.parallel import ParallelPlan, Split
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import format_duration, parse_duration
-from powerband.report.text import draw, terminal
+from powerband.report.text import draw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,6 @@ def _traces(pairs: list[str]) -> dict[int, Path]:
 def _screen(plan: ParallelPlan, config: EngineConfig) -> str:
     from powerband.simulate.parallel import DRAWS
 
-    width, color = terminal()
     source = "the datasheet, not calibrated" if plan.step_basis == "computed" else f"{plan.step_basis} steps"
     head = f"{plan.model} on {plan.cards} x {plan.device} with {config.engine}; simulated, step time from {source}"
     answer = "No split fits." if plan.chosen is None else f"Take {plan.chosen}."
@@ -145,7 +144,7 @@ def _screen(plan: ParallelPlan, config: EngineConfig) -> str:
             )
         )
     lines += [Text(f"link: {plan.link}"), Text(f"to prove it: {plan.proof}")]
-    return draw([*lines, *map(Text, plan.notes)], width, color)
+    return draw([*lines, *map(Text, plan.notes)], **options.terminal())
 
 
 _COLUMNS = ("split", "output tokens/s", "TTFT p50, p99", "TPOT p50", "decode step", "communication", "best in")

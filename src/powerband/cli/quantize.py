@@ -1,7 +1,6 @@
 """``powerband quantize``: which formats are possible and what they bring; then making one, with a card of how."""
 
 import argparse
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 
 from powerband.cli import options
 from powerband.cli.command_line import command_line
-from powerband.records.config import EngineConfig, Knob, parse_settings
+from powerband.cli.knobs import knobs_of
+from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.errors import MachineError, RequestError, unknown_name
 from powerband.records.units import format_bytes, format_duration, parse_bytes
 
@@ -99,22 +99,13 @@ def _config(args: argparse.Namespace, traffic: Any) -> EngineConfig:
         if args.set:
             raise RequestError(f"--engine {args.engine} has no knobs here", hint="leave --set out")
         return EngineConfig(engine=args.engine, model=args.model)
-    knobs = parse_settings(args.set, _knobs(args.engine))
+    knobs = parse_settings(args.set, knobs_of(args.engine))
     config = EngineConfig(engine=args.engine, model=args.model, knobs=knobs)
     if args.engine == "llamacpp" and traffic is not None:
         slots = int(knobs.get("n_parallel", min(traffic.concurrency or 8, 32)))
         room = -(-traffic.longest_tokens // 256) * 256 * slots
         config = config.replace(**{"n_parallel": slots, "n_ctx": room, **knobs})
     return config
-
-
-def _knobs(engine: str) -> tuple[Knob, ...]:
-    from powerband.account.knobs import MEMORY_KNOBS
-    from powerband.engines.base import BUILT_IN, get_engine
-
-    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
-    names = {knob.name for knob in own}
-    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
 
 
 def _traffic(args: argparse.Namespace) -> Any:
@@ -202,10 +193,11 @@ def _take(args: argparse.Namespace) -> tuple[list[Any], Any]:
 
 
 def _expected(args: argparse.Namespace, setting: Any, job: Any, calibration: Any) -> Any:
+    from powerband.probes.host import usable_cores
     from powerband.quantize.effort import estimate_effort
 
     return estimate_effort(
-        job, setting.model, cores=args.threads or len(os.sched_getaffinity(0)),
+        job, setting.model, cores=args.threads or usable_cores(),
         calibration_tokens=calibration.tokens if calibration else 0,
         samples=calibration.samples if calibration else 0, from_folder=Path(args.model).is_dir(),
     )  # fmt: skip

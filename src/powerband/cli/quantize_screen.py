@@ -6,15 +6,15 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from powerband.cli.options import terminal
 from powerband.records.quantisation import CacheRow, Forecast, PlanRow, QuantCard, Support
 from powerband.records.units import format_bytes, format_duration
-from powerband.report.text import draw, terminal
+from powerband.report.text import draw
 
 _WORDS = {"runs": "runs", "slow": "runs, slowly", "unknown": "not known", "refused": "cannot"}
 
 
 def draw_plan(setting: Any, plan: Any) -> str:
-    width, color = terminal()
     possible = [row for row in plan.rows if row.support.possible]
     head = [Text(_headline(setting, plan, possible), style="bold")]
     if plan.stored is not None and plan.stored.format != "none" and not plan.stored.possible:
@@ -33,7 +33,7 @@ def draw_plan(setting: Any, plan: Any) -> str:
     parts += [Text("to know", style="bold"), *notes] if notes else []
     parts += [Text("cannot", style="bold"), *cannot] if cannot else []
     parts.append(Text(f"table of {plan.table_version}; quality is measured, not planned: powerband verify --quality"))
-    return draw(parts, width, color)
+    return draw(parts, **terminal())
 
 
 def _cache_line(row: CacheRow) -> Text:

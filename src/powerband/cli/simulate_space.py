@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any
 
+from powerband.cli.knobs import knobs_of
 from powerband.records.config import EngineConfig, Knob, over_cards, parse_settings, tensor_parallel
 from powerband.records.errors import RequestError, unknown_name
 
@@ -19,8 +20,8 @@ def configs_of(args: argparse.Namespace) -> list[EngineConfig]:
     engines, sweeps = _engines(args)
     parts: list[tuple[EngineConfig, list[list[dict[str, Any]]]]] = []
     for engine in engines:
-        others = [_knobs(other) for other in engines if other != engine]
-        knobs = _knobs(engine)
+        others = [knobs_of(other) for other in engines if other != engine]
+        knobs = knobs_of(engine)
         settings = parse_settings(_known(args.set, knobs, others), knobs)
         swept = [_swept(text, knobs) for text in _known(sweeps, knobs, others)]
         parts.append((EngineConfig(engine=engine, model=args.model, knobs=settings), swept))
@@ -52,7 +53,7 @@ def to_be_gated(config: EngineConfig) -> list[str]:
     """Knobs that alter the answers, at values other than the engine's own: nothing is advised with them ungated."""
     return [
         knob.name
-        for knob in _knobs(config.engine)
+        for knob in knobs_of(config.engine)
         if knob.numerics and config.knobs.get(knob.name, knob.naive) != knob.naive
     ]
 
@@ -80,15 +81,6 @@ def _known(pairs: list[str], knobs: tuple[Knob, ...], others: list[tuple[Knob, .
 
 def _name(pair: str) -> str:
     return pair.partition("=")[0].strip().lstrip("-").replace("-", "_")
-
-
-def _knobs(engine: str) -> tuple[Knob, ...]:
-    from powerband.account.knobs import MEMORY_KNOBS
-    from powerband.engines.base import BUILT_IN, get_engine
-
-    own = get_engine(engine).knobs() if engine in BUILT_IN else ()
-    names = {knob.name for knob in own}
-    return (*own, *(knob for knob in MEMORY_KNOBS.get(engine, ()) if knob.name not in names))
 
 
 def _swept(text: str, knobs: tuple[Knob, ...]) -> list[dict[str, Any]]:

@@ -12,13 +12,12 @@ from powerband.engines.llamacpp_knobs import (
     CONTEXT_STEP_TOKENS,
     environment_of,
     llamacpp_knobs,
-    physical_cores,
     start_command_of,
     to_flags,
-    usable_cores,
 )
 from powerband.engines.process import HOST, start_process, take_port, wait_ready
 from powerband.engines.running import Running, compare_settings
+from powerband.probes.host import physical_cores, usable_cores
 from powerband.probes.http import read_json
 from powerband.probes.installed import find_llamacpp
 from powerband.records.config import Effective, EngineConfig, Knob, Value

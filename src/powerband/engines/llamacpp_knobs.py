@@ -1,10 +1,8 @@
 """llama.cpp's settings in its own spelling: ranges, values worth trying, and the llama-server flag of each."""
 
-import os
 import shlex
 
-import psutil
-
+from powerband.probes.host import physical_cores, usable_cores
 from powerband.records.config import EngineConfig, Knob, Value
 
 CONTEXT_STEP_TOKENS = 256  # llama.cpp rounds a slot's context up to this (GGML_PAD in llama-context.cpp)
@@ -38,19 +36,6 @@ _SWITCHES = {
     "cache_prompt": ("--cache-prompt", "--no-cache-prompt"),
     "kv_unified": ("--kv-unified", "--no-kv-unified"),
 }
-
-
-def usable_cores() -> int:
-    """Cores that threads of ours may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return psutil.cpu_count() or 1
-
-
-def physical_cores() -> int:
-    """Cores without their second hardware threads, which share the units that a matrix product needs."""
-    return max(1, min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores()))
 
 
 def llamacpp_knobs() -> tuple[Knob, ...]:

@@ -1,6 +1,6 @@
 """OpenVINO GenAI's settings: fields of its SchedulerConfig in lower case, properties of the device in upper case."""
 
-from powerband.engines.llamacpp_knobs import physical_cores, usable_cores
+from powerband.probes.host import physical_cores, usable_cores
 from powerband.records.config import EngineConfig, Knob
 
 SCHEDULER = (

@@ -1,6 +1,6 @@
 """Transformers' settings: its own spelling where it has one (``attn_implementation``, ``prompt_lookup_num_tokens``)."""
 
-from powerband.engines.llamacpp_knobs import physical_cores, usable_cores
+from powerband.probes.host import physical_cores, usable_cores
 from powerband.records.config import EngineConfig, Knob
 
 BATCHING = ("none", "static", "continuous")

@@ -2,11 +2,11 @@
 
 import functools
 import json
-import os
 import shlex
 from collections.abc import Mapping
 
 from powerband.probes.cards import read_cards
+from powerband.probes.host import usable_cores
 from powerband.records.config import EngineConfig, Knob, Value
 from powerband.records.errors import RequestError
 from powerband.records.units import GIB
@@ -59,11 +59,10 @@ class Machine(Record):
 def this_machine() -> Machine:
     """The cards that the driver shows, read once."""
     cards = read_cards()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not cards:
-        return Machine(cards=0, cores=cores)
+        return Machine(cards=0, cores=usable_cores())
     smallest = min(cards, key=lambda card: card.memory_bytes)
-    return Machine(cards=len(cards), memory_bytes=smallest.memory_bytes, name=smallest.name, cores=cores)
+    return Machine(cards=len(cards), memory_bytes=smallest.memory_bytes, name=smallest.name, cores=usable_cores())
 
 
 def vllm_knobs(machine: Machine | None = None) -> tuple[Knob, ...]:

@@ -24,7 +24,7 @@ class HostProbe:
 
     def __init__(self, engine_pid: int | None) -> None:
         self._engine_pid = engine_pid
-        self._cores = _usable_cores()
+        self._cores = usable_cores()
         self._engine, self._client = _Tree(), _Tree()
         self._last_s, self._machine = time.monotonic(), _machine_seconds()
         self._read_trees()
@@ -163,12 +163,17 @@ def _machine_seconds() -> tuple[float, float]:
     return busy, getattr(times, "steal", 0.0)
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores this process may run on: fewer than the machine has where an affinity mask is set."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return psutil.cpu_count() or 1
+
+
+def physical_cores() -> int:
+    """Of those, without their second hardware threads, which share the units that a matrix product needs."""
+    return max(1, min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores()))
 
 
 def _tree_of(root: int) -> list[int]:

@@ -8,9 +8,9 @@ from powerband.records.metrics import Distribution
 from powerband.records.units import format_duration
 from powerband.records.value import Measured, Missing, known
 from powerband.report.document import Cell, Column, Table
-from powerband.report.format import clean, ratio, significant, words
+from powerband.report.format import PIPE_WIDTH, clean, ratio, significant, words
 from powerband.report.ladder import ladder_document
-from powerband.report.text import PIPE_WIDTH, draw, rich_table
+from powerband.report.text import draw, rich_table
 
 _NONE = Cell("–", tone="muted")
 

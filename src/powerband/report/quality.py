@@ -6,8 +6,8 @@ from rich.text import Text as RichText
 from powerband.records.quality import QualityMetric, QualityReport
 from powerband.records.value import Missing
 from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Headline, Section, Table, Text, Tone
-from powerband.report.format import clean, one_line, significant
-from powerband.report.text import PIPE_WIDTH, draw, rich_table
+from powerband.report.format import PIPE_WIDTH, clean, one_line, significant
+from powerband.report.text import draw, rich_table
 
 NAMES = {
     "perplexity_ratio": "perplexity ratio",

@@ -2,8 +2,6 @@
 
 import io
 import os
-import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -21,24 +19,15 @@ from powerband.records.value import Basis, Missing
 from powerband.records.verdict import Verdict
 from powerband.report.compare import after_name, compared_row, comparison, noise_text, repeats_text
 from powerband.report.document import Cell, Column, Table, Tone
-from powerband.report.format import WHOLES, clean, one_line, percent, significant, slo_text, words
+from powerband.report.format import PIPE_WIDTH, WHOLES, clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
 from powerband.report.trials import FIGURES, base_of, figure_cell, figure_names, first_with, settings_cell, status_cell
 
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 _STYLES: dict[Tone, str] = {"plain": "", "good": "cyan", "bad": "red", "muted": "dim"}
 _ROOMY = 100
 _ANSWERS = {"keep": "bold cyan", "revert": "bold red"}
 _LEFT_OUT = {"ttft_p50_s", "tpot_p50_s"}  # of the trials: the page has them, a terminal has no room
 _LEFT_OUT_NARROW = {*_LEFT_OUT, "attainment", "tpot_p99_s"}
-
-
-def terminal() -> tuple[int, bool]:
-    """Width and colour for stdout: plain where it is not a terminal, or where NO_COLOR is set or TERM is dumb."""
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if is_terminal else PIPE_WIDTH
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return width, is_terminal and not plain
 
 
 def render_loop(report: LoopReport, *, page: str | None = None, width: int = PIPE_WIDTH, color: bool = False) -> str:

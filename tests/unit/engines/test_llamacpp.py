@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from powerband.engines import llamacpp
 from powerband.engines.base import get_engine
 from powerband.engines.llamacpp import LlamaCpp, refuse, settings_from_log
-from powerband.engines.llamacpp_knobs import llamacpp_knobs, to_flags, usable_cores
+from powerband.engines.llamacpp_knobs import llamacpp_knobs, to_flags
 from powerband.engines.llamacpp_server import _parser
+from powerband.probes.host import usable_cores
 from powerband.records.config import EngineConfig, Value
 from powerband.records.errors import RequestError
 from powerband.records.workload import RequestSpec, Workload

@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 
+from powerband.cli.options import terminal
 from powerband.records.columns import compute_metrics
 from powerband.records.run import ClientCheck
 from powerband.records.value import Missing
@@ -125,8 +126,8 @@ def test_colour_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "93")
     monkeypatch.setattr("sys.stdout", Terminal())
-    assert text.terminal() == (93, True)
+    assert terminal() == {"width": 93, "color": True}
     monkeypatch.setenv("NO_COLOR", "1")
-    assert text.terminal() == (93, False)
+    assert terminal() == {"width": 93, "color": False}
     monkeypatch.setattr("sys.stdout", io.StringIO())
-    assert text.terminal() == (text.PIPE_WIDTH, False)
+    assert terminal() == {"width": 120, "color": False}

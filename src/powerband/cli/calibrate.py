@@ -16,7 +16,7 @@ _BATCHES, _PROMPTS, _CONTEXT = (1, 4, 16, 64), (128, 1024), 512
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a folder with config.json, a .gguf file, or a hub id")
     options.add_engine(parser, default="llamacpp")
-    options.add_device(parser)
+    options.add_device(parser, several=False)
     parser.add_argument("--budget", default="5m", help="time for all its loads (default 5m)")
     parser.add_argument("--context", type=int, default=2048, help="longest prompt and answer to measure (default 2048)")
     options.add_seed(parser)

@@ -33,9 +33,10 @@ def add_engine(parser: argparse.ArgumentParser, *, default: str | None = None, s
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine knob, repeatable")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     parser.add_argument("--device", default="auto", help="catalogue name, auto, or a TOML file (default auto)")
-    parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
+    if several:
+        parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
 
 
 def add_seed(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

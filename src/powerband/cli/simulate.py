@@ -105,7 +105,7 @@ def _tell(question: answers.Question, found: list[Any]) -> None:
         names = question.model.name, question.device.name, question.workload.source
         options.print_json(_document(args, found, *names) | more)
     else:
-        lines = [_screen(found, question.slo, question.step.basis), *answers.describe(more, found)]
+        lines = [_screen(found, question.step.basis), *answers.describe(more, found)]
         options.print_text("\n".join(lines))
 
 
@@ -165,7 +165,7 @@ def _frontier(found: list[Any]) -> list[EngineConfig]:
     return [point.config for point in pareto_front(points)]
 
 
-def _screen(found: list[Any], slo: Any, step_basis: str) -> str:
+def _screen(found: list[Any], step_basis: str) -> str:
     """A column per figure, a row per config; * marks the frontier of throughput against TPOT."""
     front = {config.key for config in _frontier(found)} if len(found) > 1 else set()
     source = "the datasheet, not calibrated" if step_basis == "computed" else f"{step_basis} runs"

@@ -9,6 +9,10 @@ from powerband.report.document import Block, Bullets, Cell, Code, Column, Docume
 from powerband.report.format import PIPE_WIDTH, clean, one_line, significant
 from powerband.report.text import draw, rich_table
 
+_LEAD = (
+    "Larger is worse in every row. Both sides were asked the same; intervals come from drawing prompts, and the noise "
+    "column is the upper end of the same figure for the reference against itself in another order and batch."
+)
 NAMES = {
     "perplexity_ratio": "perplexity ratio",
     "divergence": "divergence, nats",
@@ -63,7 +67,7 @@ def quality_document(report: QualityReport) -> Document:
         stamp=f"task {report.task}, limits of {report.preset}",
         headline=_headline(report),
         sections=(
-            Section("metrics", "What differs", _lead(report), (metrics_table(report), *_notes(report))),
+            Section("metrics", "What differs", _LEAD, (metrics_table(report), *_notes(report))),
             Section("worst", "Worst prompts", _worst_lead(report), _worst(report)),
             Section("pair", "What was compared", f"Engine {report.engine_version}.", _pair(report)),
         ),
@@ -74,13 +78,6 @@ def _headline(report: QualityReport) -> Headline:
     sentence = f"quality {report.verdict} for {report.task}: {one_line(report.reason, 300)}"
     subject = f"for {report.task}: {one_line(report.reason, 300)}"
     return Headline(report.verdict, report.verdict.capitalize(), subject, "", sentence)
-
-
-def _lead(report: QualityReport) -> str:
-    return (
-        "Larger is worse in every row. Both sides were asked the same; intervals come from drawing prompts, and the "
-        "noise column is the upper end of the same figure for the reference against itself in another order and batch."
-    )
 
 
 def _notes(report: QualityReport) -> tuple[Block, ...]:

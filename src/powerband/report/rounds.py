@@ -56,7 +56,7 @@ def _figure(report: LoopReport) -> Figure | None:
     title = f"Predicted and measured {_AXIS[report.objective]}"
     svg = estimates_plot(
         title,
-        [_estimate(report, turn) for turn in report.rounds],
+        [_estimate(turn) for turn in report.rounds],
         None if isinstance(baseline, Missing) else baseline,
         _AXIS[report.objective],
     )
@@ -72,7 +72,7 @@ def _figure(report: LoopReport) -> Figure | None:
     return Figure(title, svg, legend=tuple(legend))
 
 
-def _estimate(report: LoopReport, turn: Round) -> Estimate:
+def _estimate(turn: Round) -> Estimate:
     predicted = turn.predicted
     tooltip = f"round {turn.n}: {_change(turn)}; predicted {_predicted_text(turn)}; measured {_measured_text(turn)}"
     return Estimate(

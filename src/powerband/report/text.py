@@ -21,7 +21,7 @@ from powerband.report.compare import after_name, compared_row, comparison, noise
 from powerband.report.document import Cell, Column, Table, Tone
 from powerband.report.format import PIPE_WIDTH, WHOLES, clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
-from powerband.report.trials import FIGURES, base_of, figure_cell, figure_names, first_with, settings_cell, status_cell
+from powerband.report.trials import FIGURES, figure_cell, figure_names, first_with, settings_cell, status_cell
 
 _STYLES: dict[Tone, str] = {"plain": "", "good": "cyan", "bad": "red", "muted": "dim"}
 _ROOMY = 100
@@ -160,7 +160,8 @@ def render_trials(trials: Sequence[Trial], *, width: int = PIPE_WIDTH, color: bo
     listed = tuple(trials)
     if not listed:
         return "No trial was made.\n"
-    base, first = base_of(listed), first_with(listed)
+    base = next((trial for trial in listed if trial.purpose == "baseline"), None)
+    first = first_with(listed)
     roomy = width >= _ROOMY
     left_out = _LEFT_OUT if roomy else _LEFT_OUT_NARROW
     names = [name for name in figure_names(listed) if name not in left_out]

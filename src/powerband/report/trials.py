@@ -36,12 +36,12 @@ def trials_section(report: LoopReport) -> Section:
     parts = [f"{count} {words(status)}" for status, count in counts.items() if count]
     spent, budget = format_duration(report.engine_seconds), format_duration(report.budget_s)
     lead = f"{len(report.trials)} trials: {', '.join(parts)}. They took {spent} of the {budget} budget."
-    return Section("trials", "Trials", lead, (trials_table(report.trials, report),))
+    return Section("trials", "Trials", lead, (_table(report),))
 
 
-def trials_table(trials: tuple[Trial, ...], report: LoopReport | None = None) -> Table:
+def _table(report: LoopReport) -> Table:
     """One row a trial; settings as their difference from the baseline where there is one."""
-    base = base_of(trials, report)
+    trials, base = report.trials, trial_of(report, report.baseline_trial)
     names = figure_names(trials)
     columns = (
         Column("Trial", numeric=True),
@@ -55,13 +55,6 @@ def trials_table(trials: tuple[Trial, ...], report: LoopReport | None = None) ->
     first = first_with(trials)
     rows = tuple(_row(trial, settings_cell(trial, base, first), names, report) for trial in trials)
     return Table("Trials", columns, rows)
-
-
-def base_of(trials: tuple[Trial, ...], report: LoopReport | None = None) -> Trial | None:
-    """The trial that settings are told from: the report's baseline, else the first made as one."""
-    if report is not None:
-        return trial_of(report, report.baseline_trial)
-    return next((trial for trial in trials if trial.purpose == "baseline"), None)
 
 
 def first_with(trials: tuple[Trial, ...]) -> dict[str, int]:
@@ -94,9 +87,9 @@ def status_cell(trial: Trial, *, cause: bool = True) -> Cell:
     return Cell(words(trial.status), note, _TONES.get(trial.status, "bad"))
 
 
-def _row(trial: Trial, settings: Cell, names: list[str], report: LoopReport | None) -> tuple[Cell, ...]:
-    chosen = report is not None and trial.n == report.best_trial
-    run = Cell(run_key(trial.run_id, report.session_id if report else ""), code=True) if trial.run_id else None
+def _row(trial: Trial, settings: Cell, names: list[str], report: LoopReport) -> tuple[Cell, ...]:
+    chosen = trial.n == report.best_trial
+    run = Cell(run_key(trial.run_id, report.session_id), code=True) if trial.run_id else None
     return (
         Cell(str(trial.n), "best" if chosen else "", "good" if chosen else "plain"),
         Cell(words(trial.purpose)),

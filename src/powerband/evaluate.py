@@ -7,7 +7,7 @@ from powerband.engines.base import Engine, get_engine
 from powerband.measure import OnProgress, measure
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
-from powerband.records.run import ClientCheck, Contention, Predicted, Purpose, Run, Trial, TrialStatus
+from powerband.records.run import Predicted, Purpose, Run, Trial, TrialStatus
 from powerband.records.slo import Slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
@@ -172,10 +172,8 @@ def _cause_of(error: EngineError | RequestError) -> str:
 
 def judge(run: Run) -> tuple[TrialStatus, str | None]:
     """Whether a measured run may be used: not where the client was the limit or others took the cores."""
-    if isinstance(run.contention, Contention) and run.contention.contended:
-        return "contended", run.contention.reason
-    if isinstance(run.client, ClientCheck) and run.client.verdict == "limited":
-        return "client_limited", run.client.reason
+    if run.unfit is not None:
+        return run.unfit
     if not any(trace.status == "ok" for trace in run.traces):
         first = next((trace.error for trace in run.traces if trace.error), "no answer before the deadline")
         return "failed", f"no request completed: {first}"

@@ -33,7 +33,7 @@ from powerband.records.finding import Cause, Diagnosis, Finding, Proof
 from powerband.records.hardware import DeviceSpec
 from powerband.records.metrics import tpot_s, ttft_s
 from powerband.records.model import ModelSpec
-from powerband.records.run import Contention, Run
+from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.records.workload import RequestSpec, Workload
@@ -136,7 +136,7 @@ def _window(subject: Subject, live: _Live, workload: Workload, label: str, worke
             command=subject.command, cut_s=subject.cut_s, workers=workers,
         )  # fmt: skip
         write_run(subject.folder / run.run_id, run)
-        if not (isinstance(run.contention, Contention) and run.contention.contended):
+        if not run.contended:
             break
     return run
 
@@ -146,8 +146,7 @@ def _windows(subject: Subject, live: _Live, workload: Workload, label: str) -> l
 
 
 def _usable(run: Run) -> bool:
-    contended = isinstance(run.contention, Contention) and run.contention.contended
-    return not contended and any(trace.t_chunks_ns for trace in run.traces)
+    return not run.contended and any(trace.t_chunks_ns for trace in run.traces)
 
 
 def _beside(subject: Subject, live: _Live, test: Test, before: list[Run], found: Diagnosis) -> list[Proof]:

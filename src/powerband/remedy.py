@@ -7,7 +7,7 @@ import msgspec
 from powerband.account.ledger import compute_ledger
 from powerband.account.weights import requantised
 from powerband.records.config import EngineConfig
-from powerband.records.errors import PowerbandError
+from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.slo import Slo
@@ -89,7 +89,7 @@ def _requantised(model: ModelSpec, name: str) -> ModelSpec | None:
     """None where the model has no parts to convert or the format makes nothing smaller."""
     try:
         narrow = requantised(model, name)
-    except PowerbandError:
+    except RequestError:
         return None
     return narrow if narrow.weight_bytes < 0.95 * model.weight_bytes else None
 
@@ -110,5 +110,5 @@ def _ask(
         if not ledger.fits:
             return None
         return what_if(config, workload, step, kv_tokens=ledger.capacity.kv_tokens, slo=slo, deadline_s=deadline_s)
-    except PowerbandError:
+    except RequestError:
         return None

@@ -21,7 +21,7 @@ def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int 
     rows = [
         f"{ledger.model} ({model.parameters / 1e9:.3g} B parameters, {model.weight_dtype}) "
         f"on {ledger.device}{ranks}, {engine}{version}",
-        f"{answer}",
+        answer,
         "",
     ]
     for line in ledger.lines:

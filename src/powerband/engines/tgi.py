@@ -1,6 +1,5 @@
 """Text Generation Inference, 2.x and 3.x: ``text-generation-launcher``, which starts the shards and the router."""
 
-import contextlib
 import re
 import tempfile
 from pathlib import Path
@@ -147,14 +146,10 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
 def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
     """What /info says, and the launcher's log where it says nothing; 0 and "auto" ask for nothing."""
     info = read_json(url + "/info", timeout_s=10)
-    runs: dict[str, Value] = {
-        name: value for name, value in logged_settings(log).items() if isinstance(value, bool | int | float | str)
-    }
+    runs: dict[str, Value] = dict(logged_settings(log))
     runs |= {name: info[name] for name in _INFO if isinstance(info.get(name), bool | int | float | str)}
-    with contextlib.suppress(OSError):
-        found = re.findall(r"Using attention (\w+) - Prefix caching (\w+)", log)
-        if found:
-            runs |= {"ATTENTION": found[-1][0], "PREFIX_CACHING": str(found[-1][1] in ("1", "true")).lower()}
+    if found := re.findall(r"Using attention (\w+) - Prefix caching (\w+)", log):
+        runs |= {"ATTENTION": found[-1][0], "PREFIX_CACHING": str(found[-1][1] in ("1", "true")).lower()}
     asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}
     return compare_settings(asked, runs, "/info and startup log")
 

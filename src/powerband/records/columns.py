@@ -11,7 +11,6 @@ import numpy.typing as npt
 from powerband.records.metrics import (
     Distribution,
     Metrics,
-    distribution,
     e2e_s,
     itl_s,
     summarise,
@@ -147,7 +146,7 @@ class Columns:
     def _itl(self) -> Distribution | Missing:
         gaps = self._itl_s
         if not len(gaps):
-            return distribution([], "no completed answer had two chunks")
+            return Missing(missing="no completed answer had two chunks")
         p50, p90, p99 = gaps.percentiles([50, 90, 99])
         return Distribution(mean=gaps.mean, p50=p50, p90=p90, p99=p99, n=len(gaps))
 

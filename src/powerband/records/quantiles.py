@@ -22,7 +22,7 @@ class Quantiles:
     def __init__(self) -> None:
         self._values = array("d")
         self._bins: npt.NDArray[np.int64] | None = None
-        self._sum, self.count = 0.0, 0
+        self._sum, self._binned = 0.0, 0
 
     def add(self, values: Iterable[float]) -> None:
         self._values.extend(values)
@@ -32,11 +32,11 @@ class Quantiles:
     @property
     def mean(self) -> float:
         """nan where there is no value."""
-        count = self.count + len(self._values)
+        count = len(self)
         return (self._sum + float(_as_numpy(self._values).sum())) / count if count else math.nan
 
     def __len__(self) -> int:
-        return self.count + len(self._values)
+        return self._binned + len(self._values)
 
     def percentiles(self, percents: list[float]) -> list[float]:
         """Linear between order statistics, as numpy's; the middle of the bin where values were binned."""
@@ -44,7 +44,7 @@ class Quantiles:
             return [float(value) for value in np.percentile(_as_numpy(self._values), percents)]
         self._to_bins()
         up_to = np.cumsum(self._bins)
-        ranks = np.asarray(percents) / 100 * (self.count - 1)
+        ranks = np.asarray(percents) / 100 * (self._binned - 1)
         found = np.searchsorted(up_to, ranks, side="right")
         return [_LOWEST * math.exp((int(place) + 0.5) * _STEP) for place in found]
 
@@ -55,7 +55,7 @@ class Quantiles:
         places = np.log(np.clip(values, _LOWEST, _HIGHEST * 0.999) / _LOWEST) / _STEP
         self._bins += np.bincount(places.astype(np.int64), minlength=_BINS)[:_BINS]
         self._sum += float(values.sum())
-        self.count += values.size
+        self._binned += values.size
         self._values = array("d")
 
 

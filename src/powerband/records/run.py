@@ -70,6 +70,19 @@ class Run(Record):
     def metrics(self, slo: Slo | None = None) -> Metrics:
         return compute_metrics(self.traces, slo, self.end_ns)
 
+    @property
+    def contended(self) -> bool:
+        return isinstance(self.contention, Contention) and self.contention.contended
+
+    @property
+    def unfit(self) -> tuple[Literal["contended", "client_limited"], str] | None:
+        """Why its figures say nothing about the engine: others took the cores, or the client was the limit."""
+        if isinstance(self.contention, Contention) and self.contention.contended:
+            return "contended", self.contention.reason
+        if isinstance(self.client, ClientCheck) and self.client.verdict == "limited":
+            return "client_limited", self.client.reason
+        return None
+
 
 class Response(Record):
     """How a prediction moves when every engine step takes exp(x) times as long, for each x of ``log_step``.

@@ -1,1 +1,1 @@
-"""Draw records: terminal text, Markdown, JSON and one self-contained page."""
+"""Draw records: terminal text, Markdown and self-contained pages."""

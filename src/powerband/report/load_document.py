@@ -54,7 +54,6 @@ def load_document(run: Run, columns: Columns, slo: Slo | None, notes: Sequence[s
 
 
 def _headline(run: Run, metrics: Metrics, slo: Slo | None) -> Headline:
-    limited = isinstance(run.client, ClientCheck) and run.client.verdict == "limited"
     delivered = f"{significant(metrics.output_tokens_per_s)} output tokens/s"
     counted = (
         f"{metrics.completed:,} of {metrics.requests:,} requests completed in {format_duration(metrics.duration_s)}"
@@ -66,9 +65,10 @@ def _headline(run: Run, metrics: Metrics, slo: Slo | None) -> Headline:
         kept = metrics.attainment >= slo.attainment
         answer, figure = ("Promise kept" if kept else "Promise missed"), percent(metrics.attainment)
         subject = f"of the requests sent met {slo_text(slo)}"
-    if limited:
-        answer = "Client-limited: not to be used"
-        details.insert(0, one_line(run.client.reason, 300) if isinstance(run.client, ClientCheck) else "")
+    if run.unfit is not None:
+        kind, reason = run.unfit
+        answer = f"{kind.replace('_', '-').capitalize()}: not to be used"
+        details.insert(0, one_line(reason, 300))
     return Headline(answer, figure, subject, "", f"{answer}: {figure} {subject}", tuple(details))
 
 

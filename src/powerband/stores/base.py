@@ -11,7 +11,8 @@ SessionStatus = Literal["running", "done", "stopped", "failed"]
 
 
 class Session(Record):
-    """One call of a command that makes trials; ``request`` is the JSON of what was asked, enough to go on with it."""
+    """One call of a command that makes trials; ``request`` is the JSON of what was asked, enough to go on with it, or
+    the command line of one that cannot be gone on with."""
 
     session_id: str
     command: str

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from powerband.records.run import ClientCheck, Contention, Run
+from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.records.verdict import Compared, QualityResult, Verdict
@@ -101,10 +101,9 @@ def usable_runs(runs: Sequence[Run], side: str) -> tuple[list[Run], list[str]]:
     """The runs that speak for their engine, and a line for each that does not."""
     kept, left = [], []
     for run in runs:
-        if isinstance(run.contention, Contention) and run.contention.contended:
-            left.append(f"{side} {run.run_id} left out: contended, {run.contention.reason}")
-        elif isinstance(run.client, ClientCheck) and run.client.verdict == "limited":
-            left.append(f"{side} {run.run_id} left out: client-limited, {run.client.reason}")
+        if run.unfit is not None:
+            kind, reason = run.unfit
+            left.append(f"{side} {run.run_id} left out: {kind.replace('_', '-')}, {reason}")
         elif not run.traces:
             left.append(f"{side} {run.run_id} left out: it holds no request")
         else:

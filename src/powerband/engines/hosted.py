@@ -10,7 +10,7 @@ from powerband.engines.process import HOST, take_port
 from powerband.engines.running import Running, compare_settings
 from powerband.engines.server import Launch, start_server
 from powerband.probes.http import read_json
-from powerband.records.config import Effective, EngineConfig, Value
+from powerband.records.config import Effective, EngineConfig
 from powerband.records.errors import RequestError
 
 # Where the engine's packages are in another environment than powerband's own.
@@ -74,7 +74,5 @@ def _identity(url: str) -> tuple[str, str]:
 
 
 def read_effective(url: str, config: EngineConfig) -> Effective:
-    """What the worker's /props say; ``auto`` and 0 ask for whatever it becomes."""
-    runs: dict[str, Value] = read_json(url + "/props", timeout_s=30)["settings"]
-    asked = {name: value for name, value in config.knobs.items() if value not in ("auto", 0, "") or value is False}
-    return compare_settings(asked, runs, "/props")
+    """What the worker's /props say."""
+    return compare_settings(config.knobs, read_json(url + "/props", timeout_s=30)["settings"], "/props")

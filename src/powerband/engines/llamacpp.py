@@ -211,6 +211,4 @@ def read_effective(url: str, log: Path, config: EngineConfig) -> Effective:
     settings = settings_from_log(log.read_text(errors="replace"))
     runs: dict[str, Value] = {**settings, "n_parallel": int(props["total_slots"])}
     runs["n_ctx_slot"] = int(props["default_generation_settings"]["n_ctx"])
-    # "auto" asks for either: what it became is told, and is no difference.
-    asked = {name: value for name, value in config.knobs.items() if value not in ("auto", 0)}
-    return compare_settings(asked, runs, "/props and startup log")
+    return compare_settings(config.knobs, runs, "/props and startup log")

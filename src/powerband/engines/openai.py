@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from powerband.engines.running import Running, compare_settings
-from powerband.probes.engine_metrics import recognise
+from powerband.engines.running import Running, compare_settings, plain_values
+from powerband.probes.engine_metrics import recognise, vllm_cache_config
 from powerband.probes.host import serving_pid
-from powerband.probes.http import HttpError, Reply, base_url, read_page
+from powerband.probes.http import HttpError, Reply, base_url, find_json, read_page
+from powerband.probes.live_memory import SGLANG_PAGES
 from powerband.probes.prometheus import parse_metrics
 from powerband.records.config import Effective, EngineConfig, Knob, Value
 from powerband.records.errors import EngineError, RequestError
@@ -168,38 +169,26 @@ _VERSIONS = (
 
 def _version(base: str, api_key: str, dialect: str | None) -> str:
     for name, path, field in _VERSIONS:
-        document = _document(base + path, api_key)
+        document = find_json(base + path, api_key=api_key)
         if isinstance(document.get(field), str):
             shown = "TensorRT-LLM" if path == "/version" and dialect == "tensorrt-llm" else name
             return f"{shown} {document[field]}"
     return "unknown"
 
 
-def _document(url: str, api_key: str) -> dict[str, Any]:
-    page = _optional(url, api_key)
-    if page is None:
-        return {}
-    try:
-        document = msgspec.json.decode(page.body)
-    except msgspec.DecodeError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
 def read_settings(base: str, api_key: str, asked: dict[str, Value]) -> Effective | Missing:
-    """What the server tells: llama.cpp at /props, SGLang at /get_server_info, TGI at /info, vLLM in its metrics."""
-    props = _document(base + "/props", api_key)
+    """What the server tells: llama.cpp at /props, SGLang at /server_info, TGI at /info, vLLM in its metrics."""
+    props = find_json(base + "/props", api_key=api_key)
     if "total_slots" in props:
         context = props.get("default_generation_settings", {}).get("n_ctx")
         runs: dict[str, Value] = {"n_parallel": int(props["total_slots"])}
         if isinstance(context, int):
             runs["n_ctx_slot"] = context
         return compare_settings(asked, runs, "/props")
-    for path in ("/server_info", "/get_server_info", "/info"):
-        plain = {k: v for k, v in _document(base + path, api_key).items() if isinstance(v, bool | int | float | str)}
-        if plain:
+    for path in (*SGLANG_PAGES, "/info"):
+        if plain := plain_values(find_json(base + path, api_key=api_key)):
             return compare_settings(asked, plain, path)
     page = _optional(base + "/metrics", api_key)
-    for series in parse_metrics(page.text).series.get("vllm:cache_config_info", ()) if page is not None else ():
-        return compare_settings(asked, dict(series.labels), "/metrics vllm:cache_config_info")
-    return Missing(missing="the server tells its settings neither at /props, /get_server_info, /info nor in /metrics")
+    if page is not None and (labels := vllm_cache_config(page.text)):
+        return compare_settings(asked, dict(labels), "/metrics vllm:cache_config_info")
+    return Missing(missing="the server tells its settings neither at /props, /server_info, /info nor in /metrics")

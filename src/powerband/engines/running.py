@@ -1,6 +1,6 @@
 """A server that answers at a url: what every adapter hands back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from powerband.engines.process import ServerProcess
 from powerband.probes.http import HttpError, read_page
@@ -72,10 +72,18 @@ class Running:
 
 
 def compare_settings(asked: dict[str, Value], runs: dict[str, Value], source: str) -> Effective:
-    """``runs`` as Effective, with every asked knob that runs differently; one that cannot be read back is left out."""
+    """``runs`` as Effective, with every asked knob that runs differently; one that cannot be read back is left out.
+
+    0, "auto", "none" and "" ask for nothing: what they became is told, and is no difference. False asks for something.
+    """
     differs = {
         name: f"asked {value}, runs {runs[name]}"
         for name, value in asked.items()
-        if name in runs and runs[name] != value
+        if name in runs and runs[name] != value and (value is False or value not in (0, "auto", "none", ""))
     }
     return Effective(values=runs, source=source, differs=differs)
+
+
+def plain_values(document: Mapping[str, object]) -> dict[str, Value]:
+    """What of a page of settings can be the value of a knob."""
+    return {name: value for name, value in document.items() if isinstance(value, bool | int | float | str)}

@@ -1,14 +1,12 @@
 """SGLang's OpenAI-compatible server, 0.4 to 0.5: ``python -m sglang.launch_server``."""
 
 from powerband.engines.commanded import Commanded, Description, Program
-from powerband.engines.running import compare_settings
+from powerband.engines.running import compare_settings, plain_values
 from powerband.engines.server import ServerRunning, logged_settings
 from powerband.engines.sglang_knobs import ENVIRONMENT, sglang_knobs
-from powerband.probes.http import HttpError, read_json, read_page
+from powerband.probes.http import HttpError, find_json, read_json, read_page
+from powerband.probes.live_memory import SGLANG_PAGES
 from powerband.records.config import Effective, EngineConfig, Value
-
-# Where a server tells its arguments: the newer name first.
-_INFO_PAGES = ("/server_info", "/get_server_info")
 
 
 class SglangRunning(ServerRunning):
@@ -42,35 +40,20 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
 
 
 def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
-    """Its arguments as it resolved them, and its log where a page tells less; 0, "auto" and "none" ask for nothing."""
+    """Its arguments as it resolved them, and its log where a page tells less."""
     runs: dict[str, Value] = logged_settings(log)
     source = "startup log"
-    for path in _INFO_PAGES:
-        try:
-            info = read_json(url + path, timeout_s=10)
-        except HttpError:
-            continue
-        if isinstance(info, dict):
-            known = {knob.name for knob in sglang_knobs()}
-            runs |= {name: value for name, value in info.items() if name in known and _plain(value)}
-            source = f"{path} and startup log"
-            break
-    asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}
-    return compare_settings(asked, runs, source)
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str)
+    if info := find_json(*(url + path for path in SGLANG_PAGES), timeout_s=10):
+        known = {knob.name for knob in sglang_knobs()}
+        runs |= {name: value for name, value in plain_values(info).items() if name in known}
+        source = "its server info and startup log"
+    return compare_settings(config.knobs, runs, source)
 
 
 def identify(url: str) -> tuple[str, str]:
     model = str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"])
-    for path in _INFO_PAGES:
-        try:
-            return model, f"SGLang {read_json(url + path, timeout_s=30).get('version', 'unknown')}"
-        except HttpError:
-            continue
-    return model, "SGLang unknown"
+    info = find_json(*(url + path for path in SGLANG_PAGES), timeout_s=30)
+    return model, f"SGLang {info.get('version', 'unknown')}"
 
 
 def Sglang() -> Commanded:

@@ -189,10 +189,8 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
 
 
 def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
-    """What the startup log says; 0 and "auto" ask for nothing."""
-    runs = logged_settings(log)
-    asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}
-    return compare_settings(asked, runs, "startup log")
+    """What the startup log says."""
+    return compare_settings(config.knobs, logged_settings(log), "startup log")
 
 
 def identify(url: str) -> tuple[str, str]:

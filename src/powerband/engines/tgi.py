@@ -6,10 +6,10 @@ from pathlib import Path
 
 from powerband.engines.commanded import Commanded, Description, Program
 from powerband.engines.process import free_port
-from powerband.engines.running import compare_settings
+from powerband.engines.running import compare_settings, plain_values
 from powerband.engines.server import logged_settings
 from powerband.probes.http import read_json
-from powerband.records.config import Effective, EngineConfig, Knob, Value
+from powerband.records.config import Effective, EngineConfig, Knob
 
 KV_DTYPES = ("auto", "fp8_e4m3fn", "fp8_e5m2")
 QUANTISATIONS = (
@@ -144,14 +144,13 @@ def refuse(config: EngineConfig, longest_tokens: int) -> str | None:
 
 
 def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
-    """What /info says, and the launcher's log where it says nothing; 0 and "auto" ask for nothing."""
+    """What /info says, and the launcher's log where it says nothing."""
     info = read_json(url + "/info", timeout_s=10)
-    runs: dict[str, Value] = dict(logged_settings(log))
-    runs |= {name: info[name] for name in _INFO if isinstance(info.get(name), bool | int | float | str)}
+    runs = logged_settings(log)
+    runs |= {name: value for name, value in plain_values(info).items() if name in _INFO}
     if found := re.findall(r"Using attention (\w+) - Prefix caching (\w+)", log):
         runs |= {"ATTENTION": found[-1][0], "PREFIX_CACHING": str(found[-1][1] in ("1", "true")).lower()}
-    asked = {name: value for name, value in config.knobs.items() if value not in (0, "auto", "none", "")}
-    return compare_settings(asked, runs, "/info and startup log")
+    return compare_settings(config.knobs, runs, "/info and startup log")
 
 
 def identify(url: str) -> tuple[str, str]:

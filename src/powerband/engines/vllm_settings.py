@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from powerband.engines.running import compare_settings
+from powerband.probes.engine_metrics import vllm_cache_config
 from powerband.probes.http import HttpError, read_page
-from powerband.probes.prometheus import parse_metrics
 from powerband.probes.startup.vllm import settings as named_settings
 from powerband.records.config import Effective, EngineConfig, Value
 
@@ -64,28 +64,20 @@ def settings_from_log(text: str) -> dict[str, Value]:
 
 
 def settings_from_metrics(text: str) -> dict[str, Value]:
-    """The cache's settings as vllm:cache_config_info labels them."""
-    for series in parse_metrics(text).series.get("vllm:cache_config_info", ()):
-        labels = dict(series.labels)
-        return {
-            knob: _value(labels[label]) for label, knob in _LABELS.items() if labels.get(label) not in (None, "None")
-        }
-    return {}
+    """The cache's settings, as it labels them."""
+    labels = vllm_cache_config(text)
+    return {knob: _value(labels[label]) for label, knob in _LABELS.items() if labels.get(label) not in (None, "None")}
 
 
 def read_effective(url: str, log: Path, start: int, config: EngineConfig) -> Effective:
-    """Both together, beside what was asked; a knob at "auto" or unset asks for nothing."""
+    """Both together, beside what was asked."""
     with log.open("rb") as file:
         file.seek(start)
         runs = settings_from_log(file.read(_MOST_BYTES).decode("utf-8", "replace"))
     with contextlib.suppress(HttpError):  # then the log alone
         runs |= settings_from_metrics(read_page(url + "/metrics", timeout_s=10).text)
-    asked = {name: value for name, value in config.knobs.items() if value not in ("auto", "") and not _zero(value)}
+    asked = config.knobs
     return compare_settings(asked, _alike(runs, asked), "startup log and /metrics vllm:cache_config_info")
-
-
-def _zero(value: Value) -> bool:
-    return not isinstance(value, bool) and value == 0
 
 
 def _alike(runs: dict[str, Value], asked: dict[str, Value]) -> dict[str, Value]:

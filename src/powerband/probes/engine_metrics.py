@@ -134,6 +134,12 @@ def recognise(scrape: Scrape) -> Dialect | None:
     return max(counts.items(), key=lambda item: item[1])[0] if counts else None
 
 
+def vllm_cache_config(page: str) -> dict[str, str]:
+    """What vLLM tells of its cache as the labels of a metric; empty where the page has none."""
+    series = parse_metrics(page).series.get("vllm:cache_config_info", ())
+    return series[0].labels if series else {}
+
+
 def to_sample(text: str, t_ns: int) -> EngineSample:
     """One /metrics page as an EngineSample; a value that is not there is Missing with the reason.
 

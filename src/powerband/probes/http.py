@@ -113,6 +113,16 @@ def read_json(url: str, *, timeout_s: float = 5.0, api_key: str = "", body: Any 
         raise HttpError(f"{url} is not JSON: {error}") from None
 
 
+def find_json(*urls: str, timeout_s: float = 5.0, api_key: str = "") -> dict[str, Any]:
+    """The first of these pages that is a JSON object; empty where none is."""
+    for url in urls:
+        with contextlib.suppress(HttpError):
+            page = read_json(url, timeout_s=timeout_s, api_key=api_key)
+            if isinstance(page, dict):
+                return page
+    return {}
+
+
 def _connect(parts: SplitResult, timeout_s: float) -> socket.socket:
     assert parts.hostname is not None
     secure = parts.scheme == "https"

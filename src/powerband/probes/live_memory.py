@@ -1,16 +1,16 @@
 """What a running engine says of its cache: the figures a startup log would hold, from the pages it serves."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
-from powerband.probes.http import HttpError, base_url, read_json, read_page
+from powerband.probes.engine_metrics import vllm_cache_config
+from powerband.probes.http import HttpError, base_url, find_json, read_page
 from powerband.probes.startup_log import StartupLog
 from powerband.records.config import Value
 from powerband.records.errors import MachineError
 from powerband.records.memory import EngineReport
 
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+SGLANG_PAGES = ("/server_info", "/get_server_info")  # its arguments and what came of them: the newer name first
 
 
 def read_live_memory(address: str) -> StartupLog:
@@ -26,24 +26,17 @@ def read_live_memory(address: str) -> StartupLog:
             return found
     raise MachineError(
         f"nothing at {url} tells of its cache",
-        hint="looked for vllm:cache_config_info in /metrics, /get_server_info, /info and /props; is the engine up?",
+        hint="looked for vllm:cache_config_info in /metrics, /server_info, /info and /props; is the engine up?",
     )
 
 
-def _quietly(read: Callable[[], Any]) -> Any:
-    """The page, or None where the engine does not serve it."""
+def _read_vllm(url: str) -> StartupLog | None:
     try:
-        return read()
+        labels = vllm_cache_config(read_page(f"{url}/metrics").text)
     except HttpError:
         return None
-
-
-def _read_vllm(url: str) -> StartupLog | None:
-    reply = _quietly(lambda: read_page(f"{url}/metrics"))
-    line = re.search(r"^vllm:cache_config_info\{(.*)\}", reply.text, re.MULTILINE) if reply else None
-    if line is None:
+    if not labels:
         return None
-    labels = dict(_LABEL.findall(line[1]))
     blocks, size = _whole(labels.get("num_gpu_blocks")), _whole(labels.get("block_size"))
     settings: dict[str, Value] = {}
     if labels.get("cache_dtype"):
@@ -51,10 +44,9 @@ def _read_vllm(url: str) -> StartupLog | None:
     share = labels.get("gpu_memory_utilization", "")
     if re.fullmatch(r"[\d.]+", share):
         settings["gpu_memory_utilization"] = float(share)
-    version = _quietly(lambda: read_json(f"{url}/version"))
     return StartupLog(
         engine="vllm",
-        version=str(version.get("version", "")) if isinstance(version, dict) else "",
+        version=str(find_json(f"{url}/version").get("version", "")),
         report=EngineReport(kv_tokens=blocks * size if blocks and size else None),
         settings=settings,
         source=url,
@@ -62,8 +54,8 @@ def _read_vllm(url: str) -> StartupLog | None:
 
 
 def _read_sglang(url: str) -> StartupLog | None:
-    page = _quietly(lambda: read_json(f"{url}/get_server_info"))
-    if not isinstance(page, dict) or "mem_fraction_static" not in page:
+    page = find_json(*(url + path for path in SGLANG_PAGES))
+    if "mem_fraction_static" not in page:
         return None
     tokens = page.get("max_total_num_tokens")
     if tokens is None:
@@ -81,8 +73,8 @@ def _read_sglang(url: str) -> StartupLog | None:
 
 
 def _read_tgi(url: str) -> StartupLog | None:
-    page = _quietly(lambda: read_json(f"{url}/info"))
-    if not isinstance(page, dict) or "max_batch_total_tokens" not in page:
+    page = find_json(f"{url}/info")
+    if "max_batch_total_tokens" not in page:
         return None
     limit = page.get("max_total_tokens")
     return StartupLog(
@@ -95,8 +87,8 @@ def _read_tgi(url: str) -> StartupLog | None:
 
 
 def _read_llamacpp(url: str) -> StartupLog | None:
-    page = _quietly(lambda: read_json(f"{url}/props"))
-    if not isinstance(page, dict) or "total_slots" not in page:
+    page = find_json(f"{url}/props")
+    if "total_slots" not in page:
         return None
     slots = _whole(page["total_slots"])
     defaults = page.get("default_generation_settings")

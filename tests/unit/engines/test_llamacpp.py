@@ -13,6 +13,7 @@ from powerband.engines.base import get_engine
 from powerband.engines.llamacpp import LlamaCpp, refuse, settings_from_log
 from powerband.engines.llamacpp_knobs import llamacpp_knobs, to_flags
 from powerband.engines.llamacpp_server import _parser
+from powerband.engines.running import compare_settings
 from powerband.probes.host import usable_cores
 from powerband.records.config import EngineConfig, Value
 from powerband.records.errors import RequestError
@@ -188,3 +189,9 @@ def test_knobs_that_change_answers_are_marked() -> None:
     numerics = {knob.name for knob in llamacpp_knobs() if knob.numerics}
     assert numerics == {"cache_type_k", "cache_type_v", "flash_attn", "chat_template"}
     assert all(re.fullmatch(r"[a-zA-Z_]+", knob.name) for knob in llamacpp_knobs())
+
+
+def test_a_setting_turned_off_was_asked_for_and_one_left_to_the_engine_was_not() -> None:
+    asked: dict[str, Value] = {"cache_prompt": False, "flash_attn": "auto", "n_ctx": 0, "n_parallel": 4, "n_batch": 512}
+    runs: dict[str, Value] = {"cache_prompt": True, "flash_attn": "on", "n_ctx": 4096, "n_parallel": 4}
+    assert compare_settings(asked, runs, "a page").differs == {"cache_prompt": "asked False, runs True"}

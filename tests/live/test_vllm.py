@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from powerband.engines.base import Engine
-from powerband.engines.vllm import Vllm, VllmRunning
+from powerband.engines.server import ServerRunning
+from powerband.engines.vllm import Vllm
 from powerband.evaluate import Trials
 from powerband.load.target import Progress
 from powerband.measure import OnProgress
@@ -76,7 +77,7 @@ class TestVllm(EngineContract):
 
 
 @pytest.fixture(scope="module")
-def running(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRunning]:
+def running(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerRunning]:
     folder = tmp_path_factory.mktemp("shared")
     (folder / "traces").mkdir()
     profiler = json.dumps({"profiler": "torch", "torch_profiler_dir": str(folder / "traces")})
@@ -85,13 +86,13 @@ def running(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vll
     server.stop()
 
 
-def test_every_expected_metric_is_there(running: VllmRunning) -> None:
+def test_every_expected_metric_is_there(running: ServerRunning) -> None:
     scrape = parse_metrics(read_page(running.url + "/metrics").text)
     for field, names in expected_names("vllm").items():
         assert any(name in scrape.series for name in names), field
 
 
-def test_what_it_runs_is_read_back(running: VllmRunning) -> None:
+def test_what_it_runs_is_read_back(running: ServerRunning) -> None:
     effective = running.effective()
     assert isinstance(effective, Effective)
     assert effective.differs == {}
@@ -102,14 +103,14 @@ def test_what_it_runs_is_read_back(running: VllmRunning) -> None:
     assert running.version.startswith("vLLM 0.")
 
 
-def test_what_it_says_of_its_memory_is_read(running: VllmRunning) -> None:
+def test_what_it_says_of_its_memory_is_read(running: ServerRunning) -> None:
     memory = running.memory()
     assert not isinstance(memory, Missing), memory
     assert memory.engine == "vllm"
     assert memory.report.kv_tokens
 
 
-def test_counters_follow_what_was_asked_and_the_prefix_cache_is_forgotten(running: VllmRunning) -> None:
+def test_counters_follow_what_was_asked_and_the_prefix_cache_is_forgotten(running: ServerRunning) -> None:
     def ask() -> None:
         body = {
             "prompt": [n % 256 for n in range(260)],
@@ -133,7 +134,7 @@ def test_counters_follow_what_was_asked_and_the_prefix_cache_is_forgotten(runnin
     assert known(running.sample(3).cached_prompt_tokens_total) == known(again.cached_prompt_tokens_total)
 
 
-def test_a_trace_of_its_steps(running: VllmRunning) -> None:
+def test_a_trace_of_its_steps(running: ServerRunning) -> None:
     folder = running.log.parent / "traces"
     body = {"prompt": "once", "max_tokens": 4, "model": running.model_id}
     ask = threading.Timer(0.5, read_json, [running.url + "/v1/completions"], {"body": body, "timeout_s": 110})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import powerband
 from powerband.engines.process import HOST, take_port
-from powerband.engines.running import Running, compare_settings
+from powerband.engines.running import Running, compare_settings, served_model
 from powerband.engines.server import Launch, start_server
 from powerband.probes.http import read_json
 from powerband.records.config import Effective, EngineConfig
@@ -69,8 +69,7 @@ def check_model(model: str, kinds: str) -> None:
 
 
 def _identity(url: str) -> tuple[str, str]:
-    props = read_json(url + "/props", timeout_s=30)
-    return str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"]), str(props["version"])
+    return served_model(url), str(read_json(url + "/props", timeout_s=30)["version"])
 
 
 def read_effective(url: str, config: EngineConfig) -> Effective:

@@ -16,7 +16,7 @@ from powerband.engines.llamacpp_knobs import (
     to_flags,
 )
 from powerband.engines.process import HOST, start_process, take_port, wait_ready
-from powerband.engines.running import Running, compare_settings
+from powerband.engines.running import Running, compare_settings, served_model
 from powerband.probes.host import physical_cores, usable_cores
 from powerband.probes.http import read_json
 from powerband.probes.installed import find_llamacpp
@@ -169,9 +169,7 @@ def _help_of(binary: str) -> str:
 
 
 def _identity(url: str) -> tuple[str, str]:
-    models = read_json(url + "/v1/models", timeout_s=10)
-    build = read_json(url + "/props", timeout_s=10).get("build_info", "unknown")
-    return str(models["data"][0]["id"]), str(build)
+    return served_model(url), str(read_json(url + "/props", timeout_s=10).get("build_info", "unknown"))
 
 
 _LOG_SETTINGS: dict[str, str] = {

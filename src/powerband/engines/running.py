@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from powerband.engines.process import ServerProcess
-from powerband.probes.http import HttpError, read_page
+from powerband.probes.http import HttpError, read_json, read_page
 from powerband.probes.startup_log import StartupLog
 from powerband.probes.watch import scrape
 from powerband.records.config import Effective, Value
@@ -69,6 +69,11 @@ class Running:
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop()
+
+
+def served_model(url: str) -> str:
+    """The name of the model that a server of ours serves, as requests put it; raises HttpError."""
+    return str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"])
 
 
 def compare_settings(asked: dict[str, Value], runs: dict[str, Value], source: str) -> Effective:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from powerband.engines.process import HOST, ServerProcess, start_process, wait_ready
 from powerband.engines.running import Running
-from powerband.engines.server_faults import read_fault
+from powerband.engines.server_faults import Fault, read_fault
 from powerband.probes.startup_log import StartupLog, parse_startup_log
 from powerband.records.config import Effective, Value
 from powerband.records.errors import EngineError, RequestError
@@ -43,8 +43,14 @@ class ServerRunning(Running):
     log_start: int
     log_ready: int
 
+    @staticmethod
+    def read_fault(log: Path, start: int, *, served: bool) -> Fault | None:
+        """What broke it, by its log from byte ``start`` on; ``served``: it was up by then."""
+        return read_fault(log, start)
+
     def fault(self) -> str | None:
-        return read_fault(self.log, self.log_ready)
+        found = self.read_fault(self.log, self.log_ready, served=True)
+        return None if found is None else found.summary
 
     def memory(self) -> StartupLog | Missing:
         try:
@@ -65,13 +71,13 @@ def start_server(
     """Start it and wait until it answers; ``identify(url)`` gives the model's name for requests and the version.
 
     ``read_effective(url, text)`` gets the log of this start. ``kind`` is what an adapter hands back where its engine
-    can be told more than others. Raises EngineError that names the fault found in the log, with the log's last lines,
+    can be told more than others. Raises EngineError that names the fault found in the log, with the lines up to it,
     where it dies or stays silent; it is stopped before any error leaves.
     """
     began_s = time.monotonic()
     start = log.stat().st_size if log.exists() else 0  # runs in one folder share a log
     process = start_process(launch.command, log=log, name=launch.name, env=launch.env, grace_s=launch.grace_s)
-    _wait(process, launch, timeout_s, log, start)
+    _wait(process, launch, timeout_s, lambda: kind.read_fault(log, start, served=False))
     started_s = time.monotonic() - began_s
     model_id, version = _identify(process, launch.url, identify)
     running = kind(
@@ -91,14 +97,14 @@ def _read(log: Path, start: int) -> str:
     return log.read_bytes()[start:].decode("utf-8", "replace")
 
 
-def _wait(process: ServerProcess, launch: Launch, timeout_s: float, log: Path, start: int) -> None:
+def _wait(process: ServerProcess, launch: Launch, timeout_s: float, find: Callable[[], Fault | None]) -> None:
     try:
         wait_ready(process, launch.url, timeout_s, path=launch.ready_path, name=launch.name)
     except EngineError as error:
-        fault = read_fault(log, start)
+        fault = find()
         if fault is None:
             raise
-        raise EngineError(f"{error.message}: {fault}", hint=error.hint, log_tail=error.log_tail) from None
+        raise EngineError(f"{error.message}: {fault.summary}", hint=error.hint, log_tail=fault.lines) from None
 
 
 def _identify(process: ServerProcess, url: str, identify: Callable[[str], tuple[str, str]]) -> tuple[str, str]:

@@ -5,10 +5,14 @@ and MLX's Metal backend write them; a server that dies without one of them is to
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-_MOST_BYTES = 8 << 20
+from powerband.records.value import Record
+
+_MOST_BYTES = 8 << 20  # of a log: a start at DEBUG is 0.2 MB, a run adds a line every ten seconds
 _MOST_CHARS = 400
+_CONTEXT_LINES = 4
 _MEMORY, _ROOM = "out of memory", "out of memory: no room for the KV cache"
 
 # In order: a cause before its consequences.
@@ -33,23 +37,49 @@ _FAULTS: tuple[tuple[str, str], ...] = (
 )
 
 
-def find_fault(text: str) -> str | None:
-    """ "kind: message" of the cause named first in the order above, or None."""
-    lines = [line.strip() for line in text.splitlines()]
-    for kind, pattern in _FAULTS:
-        known = re.compile(pattern)
-        for line in lines:
-            match = known.search(line)
-            if match:
-                return f"{kind}: {match[1].strip()[:_MOST_CHARS]}"
-    return None
+class Fault(Record):
+    """``kind`` in a few words, ``message`` as the engine wrote it, ``lines`` of the log that end with it."""
+
+    kind: str
+    message: str
+    lines: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        return f"{self.kind}: {self.message}"
 
 
-def read_fault(log: Path, start: int = 0) -> str | None:
-    """As ``find_fault``, of a log from byte ``start`` on; None where it cannot be read."""
+def read_fault(log: Path, start: int = 0) -> Fault | None:
+    """As ``find_fault``, of a log from byte ``start`` on."""
+    return find_fault(read_from(log, start))
+
+
+def find_fault(text: str) -> Fault | None:
+    """The cause named first in the order above, or None."""
+    return first_match([line.strip() for line in text.splitlines()], _FAULTS)
+
+
+def read_from(log: Path, start: int) -> str:
+    """A log from byte ``start`` on, as far as a fault is looked for; empty where it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(start)
-            return find_fault(file.read(_MOST_BYTES).decode("utf-8", "replace"))
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError:
-        return None
+        return ""
+
+
+def first_match(lines: Sequence[str], table: Sequence[tuple[str, str]]) -> Fault | None:
+    """The fault of the first pattern of ``table``, of (kind, pattern), that any line matches."""
+    for kind, pattern in table:
+        known = re.compile(pattern)
+        for number, line in enumerate(lines):
+            match = known.search(line)
+            if match:
+                return fault_at(lines, number, kind, match[1])
+    return None
+
+
+def fault_at(lines: Sequence[str], number: int, kind: str, message: str) -> Fault:
+    context = [line for line in lines[max(0, number - _CONTEXT_LINES) : number + 1] if line.strip()]
+    return Fault(kind=kind, message=message.strip()[:_MOST_CHARS], lines=tuple(context))

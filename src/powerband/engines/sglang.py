@@ -1,10 +1,10 @@
 """SGLang's OpenAI-compatible server, 0.4 to 0.5: ``python -m sglang.launch_server``."""
 
 from powerband.engines.commanded import Commanded, Description, Program
-from powerband.engines.running import compare_settings, plain_values
+from powerband.engines.running import compare_settings, plain_values, served_model
 from powerband.engines.server import ServerRunning, logged_settings
 from powerband.engines.sglang_knobs import ENVIRONMENT, sglang_knobs
-from powerband.probes.http import HttpError, find_json, read_json, read_page
+from powerband.probes.http import HttpError, find_json, read_page
 from powerband.probes.live_memory import SGLANG_PAGES
 from powerband.records.config import Effective, EngineConfig, Value
 
@@ -51,9 +51,8 @@ def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
 
 
 def identify(url: str) -> tuple[str, str]:
-    model = str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"])
     info = find_json(*(url + path for path in SGLANG_PAGES), timeout_s=30)
-    return model, f"SGLang {info.get('version', 'unknown')}"
+    return served_model(url), f"SGLang {info.get('version', 'unknown')}"
 
 
 def Sglang() -> Commanded:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.engines.commanded import Commanded, Description, Program
-from powerband.engines.running import compare_settings
+from powerband.engines.running import compare_settings, served_model
 from powerband.engines.server import logged_settings
 from powerband.probes.http import read_json
 from powerband.records.config import Effective, EngineConfig, Knob, Value
@@ -195,8 +195,8 @@ def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
 
 def identify(url: str) -> tuple[str, str]:
     """The model is called by its folder's name."""
-    model = str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"])
-    return model, f"TensorRT-LLM {read_json(url + '/version', timeout_s=30).get('version', 'unknown')}"
+    version = read_json(url + "/version", timeout_s=30).get("version", "unknown")
+    return served_model(url), f"TensorRT-LLM {version}"
 
 
 def TensorRtLlm() -> Commanded:

@@ -2,22 +2,22 @@
 
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 from powerband.engines import vllm_faults
+from powerband.engines.commanded import check_model
 from powerband.engines.free_memory import wait_until_free
-from powerband.engines.process import HOST, ServerProcess, start_process, take_port, wait_ready
-from powerband.engines.running import Running
+from powerband.engines.process import HOST, take_port
+from powerband.engines.running import served_model
+from powerband.engines.server import Launch, ServerRunning, start_server
+from powerband.engines.server_faults import Fault
 from powerband.engines.vllm_knobs import environment_of, start_command_of, this_machine, to_flags, vllm_knobs
 from powerband.engines.vllm_settings import read_effective
 from powerband.probes.http import HttpError, read_json, read_page
 from powerband.probes.installed import VLLM_VARIABLE, Program, find_vllm
-from powerband.probes.startup_log import StartupLog, parse_startup_log
 from powerband.records.config import EngineConfig, Knob, Value, cards_of
-from powerband.records.errors import EngineError, RequestError
-from powerband.records.value import Missing
+from powerband.records.errors import RequestError
 from powerband.records.workload import Workload
 
 _GRACE_S = 20.0  # workers of several cards leave their group one after the other
@@ -67,7 +67,7 @@ class Vllm:
     def start_command(self, config: EngineConfig) -> str:
         return start_command_of(config)
 
-    def start(self, config: EngineConfig, log_dir: Path, timeout_s: float | None = None) -> "VllmRunning":
+    def start(self, config: EngineConfig, log_dir: Path, timeout_s: float | None = None) -> ServerRunning:
         """As the protocol says; ``timeout_s`` None waits VLLM_ENGINE_READY_TIMEOUT_S.
 
         Raises EngineError that names the fault the log tells of, and before anything is started where others hold the
@@ -76,38 +76,34 @@ class Vllm:
         reason = refuse(config, 0, this_machine().cards)
         if reason is not None:
             raise RequestError(f"vLLM cannot run this config: {reason}", hint="change the knob it names")
-        _check_model(config.model)
+        check_model(config.model)
         command = _command(config)
         port = take_port(_int(config, "port"))
         _wait_for_cards(config)
-        log = log_dir / "engine.log"
-        start = log.stat().st_size if log.exists() else 0
-        began_s = time.monotonic()
-        process = start_process(
-            [*command, "--host", HOST, "--port", str(port), *to_flags({**config.knobs, "port": 0})],
-            log=log,
+        launch = Launch(
             name=self.name,
+            command=[*command, "--host", HOST, "--port", str(port), *to_flags({**config.knobs, "port": 0})],
+            port=port,
             env={**_OURS, **environment_of(config.knobs)},
             grace_s=_GRACE_S,
         )
-        url = f"http://{HOST}:{port}"
-        _wait(process, url, timeout_s or float(config.knobs.get("VLLM_ENGINE_READY_TIMEOUT_S", _READY_S)), log, start)
-        return _running(process, url, config, log, start, time.monotonic() - began_s)
+        log = log_dir / "engine.log"
+        return start_server(
+            launch,
+            log,
+            timeout_s or float(config.knobs.get("VLLM_ENGINE_READY_TIMEOUT_S", _READY_S)),
+            identify=lambda url: (served_model(url), _version(url, log)),
+            read_effective=lambda url, text: read_effective(url, text, config),
+            kind=VllmRunning,
+        )
 
 
-class VllmRunning(Running):
-    """Adds what vLLM can tell and do while it runs.
+class VllmRunning(ServerRunning):
+    """Adds what vLLM can be told while it runs."""
 
-    ``log`` from byte ``log_start`` on is this server's; it was up at byte ``log_ready``.
-    """
-
-    log: Path
-    log_start: int
-    log_ready: int
-
-    def fault(self) -> str | None:
-        found = vllm_faults.read_fault(self.log, self.log_ready, served=True)
-        return None if found is None else found.summary
+    @staticmethod
+    def read_fault(log: Path, start: int, *, served: bool) -> Fault | None:
+        return vllm_faults.read_fault(log, start, served=served)
 
     def forget(self) -> bool:
         """Empty the prefix cache, so that a second run does not profit from the first; False where it cannot."""
@@ -115,14 +111,6 @@ class VllmRunning(Running):
             return read_page(self.url + "/reset_prefix_cache", timeout_s=30, body={}).status == 200
         except HttpError:
             return False
-
-    def memory(self) -> StartupLog | Missing:
-        """What it said at the start of weights, activations, graphs and cache."""
-        try:
-            text = self.log.read_bytes()[self.log_start :].decode("utf-8", "replace")
-            return parse_startup_log(text, str(self.log))
-        except RequestError as error:
-            return Missing(missing=error.message)
 
 
 def refuse(config: EngineConfig, longest_tokens: int, cards: int) -> str | None:
@@ -151,14 +139,6 @@ def _chunked(config: EngineConfig) -> bool:
 
 def _int(config: EngineConfig, name: str) -> int:
     return int(config.knobs.get(name, 0))
-
-
-def _check_model(model: str) -> None:
-    path = Path(model)
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise RequestError(f"no config.json in {model!r}", hint="name the folder of a checkpoint, or a hub id")
-    if not path.exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        raise RequestError(f"no model at {model!r}", hint="name the folder of a checkpoint, or a hub id")
 
 
 def _command(config: EngineConfig) -> list[str]:
@@ -194,42 +174,10 @@ def _wait_for_cards(config: EngineConfig) -> None:
     wait_until_free(float(knobs.get("gpu_memory_utilization", _SHARE)), cards_of(config), visible=visible)
 
 
-def _wait(process: ServerProcess, url: str, timeout_s: float, log: Path, start: int) -> None:
-    """Until it answers; an error that leaves names the fault found in the log."""
-    try:
-        wait_ready(process, url, timeout_s, name="vllm")
-    except EngineError as error:
-        found = vllm_faults.read_fault(log, start)
-        if found is None:
-            raise
-        raise EngineError(f"{error.message}: {found.summary}", hint=error.hint, log_tail=found.lines) from None
-
-
-def _version(url: str, log: Path, start: int) -> str:
+def _version(url: str, log: Path) -> str:
     """As the server tells, else as its log does."""
     try:
         return f"vLLM {read_json(url + '/version', timeout_s=30)['version']}"
     except (HttpError, KeyError, TypeError):
-        found = re.search(r"version v?(\d[\w.+]*)", log.read_bytes()[start:].decode("utf-8", "replace"))
+        found = re.search(r"version v?(\d[\w.+]*)", log.read_text(encoding="utf-8", errors="replace"))
         return f"vLLM {found[1] if found else 'unknown'}"
-
-
-def _running(
-    process: ServerProcess, url: str, config: EngineConfig, log: Path, start: int, startup_s: float
-) -> VllmRunning:
-    try:
-        model_id = str(read_json(url + "/v1/models", timeout_s=30)["data"][0]["id"])
-        version = _version(url, log, start)
-    except BaseException:
-        process.stop()
-        raise
-    running = VllmRunning(
-        url,
-        model_id=model_id,
-        version=version,
-        process=process,
-        startup_s=startup_s,
-        read_effective=lambda: read_effective(url, log, start, config),
-    )
-    running.log, running.log_start, running.log_ready = log, start, log.stat().st_size
-    return running

@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-from powerband.records.value import Record
+from powerband.engines.server_faults import Fault, fault_at, first_match, read_from
 
-_MOST_BYTES = 8 << 20  # of a log: a start at DEBUG is 0.2 MB, a run adds a line every ten seconds
-_CONTEXT_LINES = 4
 # "(EngineCore pid=1938) ERROR 11-29 19:23:40 [v1/engine/core.py:1332] " and uvicorn's "INFO:     "
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\)\s*)?((ERROR|WARNING|INFO|CRITICAL)[: ][^\]]*?\[[^\]]*\]\s?|(ERROR|INFO):\s+)?"
@@ -52,27 +50,9 @@ _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)")
 _CONSEQUENCES = ("EngineDeadError", "Engine core initialization failed", "WorkerProc initialization failed")
 
 
-class Fault(Record):
-    """``kind`` in a few words, ``message`` as the engine wrote it, ``lines`` of the log that end with it."""
-
-    kind: str
-    message: str
-    lines: tuple[str, ...]
-
-    @property
-    def summary(self) -> str:
-        return f"{self.kind}: {self.message}"
-
-
 def read_fault(log: Path, start: int = 0, *, served: bool = False) -> Fault | None:
     """The fault that the log tells of from byte ``start`` on, or None; ``served`` as for ``find_fault``."""
-    try:
-        with log.open("rb") as file:
-            file.seek(start)
-            text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    return find_fault(text, served=served)
+    return find_fault(read_from(log, start), served=served)
 
 
 def find_fault(text: str, *, served: bool = False) -> Fault | None:
@@ -82,20 +62,10 @@ def find_fault(text: str, *, served: bool = False) -> Fault | None:
     may have been wrong.
     """
     lines = [_PREFIX.sub("", line.strip()) for line in text.splitlines()]
-    named, death = _first_match(lines, _FAULTS), _first_match(lines, _DEATHS)
+    named, death = first_match(lines, _FAULTS), first_match(lines, _DEATHS)
     if named is not None or (served and death is None):
         return named
     return _first_exception(lines) or death
-
-
-def _first_match(lines: list[str], table: tuple[tuple[str, str], ...]) -> Fault | None:
-    for kind, pattern in table:
-        known = re.compile(pattern)
-        for number, line in enumerate(lines):
-            match = known.search(line)
-            if match:
-                return _fault(kind, match[1], lines, number)
-    return None
 
 
 def _first_exception(lines: list[str]) -> Fault | None:
@@ -104,10 +74,6 @@ def _first_exception(lines: list[str]) -> Fault | None:
         match = _ERROR.match(line)
         if match and not any(word in line for word in _CONSEQUENCES):
             below = next((one.strip() for one in lines[number + 1 : number + 4] if one.strip()), "")
-            return _fault(match[1], f"{match[2]} {below}" if "validation error" in line else match[2], lines, number)
+            message = f"{match[2]} {below}" if "validation error" in line else match[2]
+            return fault_at(lines, number, match[1], message)
     return None
-
-
-def _fault(kind: str, message: str, lines: list[str], number: int) -> Fault:
-    context = [line for line in lines[max(0, number - _CONTEXT_LINES) : number + 1] if line.strip()]
-    return Fault(kind=kind, message=message.strip()[:400], lines=tuple(context))

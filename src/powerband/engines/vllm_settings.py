@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-from pathlib import Path
 
 from powerband.engines.running import compare_settings
 from powerband.probes.engine_metrics import vllm_cache_config
@@ -10,7 +9,7 @@ from powerband.probes.http import HttpError, read_page
 from powerband.probes.startup.vllm import settings as named_settings
 from powerband.records.config import Effective, EngineConfig, Value
 
-_MOST_BYTES = 4 << 20
+_MOST_CHARS = 4 << 20  # of a log: the settings stand at its begin
 # Fields of "Initializing a V1 LLM engine (v0.26.0) with config: ...", by the knob's own name.
 _CONFIG = {
     "max_model_len": "max_seq_len",
@@ -69,11 +68,9 @@ def settings_from_metrics(text: str) -> dict[str, Value]:
     return {knob: _value(labels[label]) for label, knob in _LABELS.items() if labels.get(label) not in (None, "None")}
 
 
-def read_effective(url: str, log: Path, start: int, config: EngineConfig) -> Effective:
+def read_effective(url: str, log: str, config: EngineConfig) -> Effective:
     """Both together, beside what was asked."""
-    with log.open("rb") as file:
-        file.seek(start)
-        runs = settings_from_log(file.read(_MOST_BYTES).decode("utf-8", "replace"))
+    runs = settings_from_log(log[:_MOST_CHARS])
     with contextlib.suppress(HttpError):  # then the log alone
         runs |= settings_from_metrics(read_page(url + "/metrics", timeout_s=10).text)
     asked = config.knobs

@@ -206,12 +206,14 @@ def _expected(args: argparse.Namespace, setting: Any, job: Any, calibration: Any
 def _check_memory(expected: Any, limit: int | None) -> None:
     import psutil
 
+    from powerband.quantize.run import LESS_MEMORY
+
     available = psutil.virtual_memory().available
     room = available if limit is None else min(limit, available)
     if expected.memory_bytes > 1.5 * room:
         raise MachineError(
             f"memory: about {format_bytes(expected.memory_bytes)} wanted, {format_bytes(room)} to be had",
-            hint="fewer or shorter samples (--samples, --sequence-tokens), or a machine with more memory",
+            hint=LESS_MEMORY,
         )
 
 

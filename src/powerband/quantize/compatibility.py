@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from powerband.account.constants import parse_version
 from powerband.quantize.shapes import odd_size
 from powerband.records.config import Value
 from powerband.records.errors import unknown_name
@@ -230,15 +231,7 @@ def _fits_version(when: When, version: str) -> bool:
         return True
     if not version:
         return not when.version_below
-    seen = _numbers(version)
-    return (not when.version_from or seen >= _numbers(when.version_from)) and (
-        not when.version_below or seen < _numbers(when.version_below)
+    seen = parse_version(version)
+    return (not when.version_from or seen >= parse_version(when.version_from)) and (
+        not when.version_below or seen < parse_version(when.version_below)
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = []
-    for part in version.lstrip("v").split("+")[0].split("."):
-        digits = "".join(character for character in part if character.isdigit())
-        parts.append(int(digits) if digits and part[0].isdigit() else 0)
-    return tuple(parts)

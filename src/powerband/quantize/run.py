@@ -29,10 +29,13 @@ from powerband.records.model import ModelSpec
 from powerband.records.quantisation import CalibrationSet, Effort, QuantCard
 from powerband.records.units import format_bytes
 from powerband.records.value import Record
+from powerband.stores.files import sync
 
 CARD = "quantisation.json"
 _UNFINISHED = ".unfinished"  # in the hidden folder's name, so that nothing takes it for a model
 _LOCK = "held"
+_RESUMED = ("converted.gguf", "converted.json", "imatrix.gguf")  # what a tool that resumes goes on from
+LESS_MEMORY = "fewer or shorter samples (--samples, --sequence-tokens), or a machine with more memory"
 _WORKER = Path(__file__).parent / "tools" / "worker.py"
 _LOOK_S = 0.2
 _TOLD_S = 5.0  # its guard tells the exit code a moment after the child is gone, later on a busy machine
@@ -152,7 +155,7 @@ def _quantise(
 
 
 def _prepare(job: Job, order: Order, samples: Sequence[Sample], work: Path) -> None:
-    kept = (_LOCK, "converted.gguf", "converted.json", "imatrix.gguf") if job.tool.resumes else (_LOCK,)
+    kept = (_LOCK, *_RESUMED) if job.tool.resumes else (_LOCK,)
     try:
         for path in work.iterdir():
             if path.name not in kept:
@@ -202,13 +205,12 @@ def _check_memory(rss: int, order: Order) -> None:
         raise MachineError(
             f"out of memory: the quantiser took {format_bytes(rss)}, --memory-limit is"
             f" {format_bytes(order.memory_limit_bytes)}",
-            hint="fewer or shorter samples (--samples, --sequence-tokens), or a machine with more memory",
+            hint=LESS_MEMORY,
         )
     left = psutil.virtual_memory().available
     if left < _RESERVE_BYTES and rss > left:
         raise MachineError(
-            f"out of memory: the quantiser took {format_bytes(rss)}, {format_bytes(left)} are left",
-            hint="fewer or shorter samples (--samples, --sequence-tokens), or a machine with more memory",
+            f"out of memory: the quantiser took {format_bytes(rss)}, {format_bytes(left)} are left", hint=LESS_MEMORY
         )
 
 
@@ -260,7 +262,7 @@ def _raise_failure(process: ServerProcess, job: Job, order: Order, work: Path) -
     if code in (5, -9, 137):
         raise MachineError(
             f"out of memory in {job.tool.name}" + (f": {what}" if what else ": it was killed"),
-            hint="fewer or shorter samples (--samples, --sequence-tokens), or a machine with more memory",
+            hint=LESS_MEMORY,
         )
     if code == 6 or "no space left" in " ".join([what, *tail]).lower():
         raise MachineError(
@@ -337,26 +339,18 @@ def _finish(card: QuantCard, out: Path, work: Path) -> None:
         (model / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
         for path in model.rglob("*"):
             if path.is_file():
-                _sync(path)
-        _sync(model)
+                sync(path)
+        sync(model)
         model.rename(out)
-        _sync(out.parent)
+        sync(out.parent)
     except OSError as error:
         raise MachineError(f"cannot put the model at {out}: {error.strerror}", hint="choose another --out") from None
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 def _clear(job: Job, work: Path) -> None:
     """After a failure: all goes, but what a tool that resumes can go on from."""
-    kept = [work / name for name in ("converted.gguf", "converted.json", "imatrix.gguf")] if job.tool.resumes else []
+    kept = [work / name for name in _RESUMED] if job.tool.resumes else []
     if any(path.is_file() for path in kept):
         for path in work.iterdir():
             if path not in kept:

@@ -1,12 +1,12 @@
 """Where reconciled memory residuals are kept: one small JSON file beside the journal."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
-from powerband.records.errors import MachineError, RequestError
+from powerband.records.errors import RequestError
 from powerband.records.memory import Residual
+from powerband.stores.files import replace_file
 
 _NAME = "memory-residuals.json"
 
@@ -35,15 +35,7 @@ def find_residual(home: Path, *, device: str, engine: str, version: str, family:
 def save_residual(home: Path, residual: Residual) -> Path:
     """Put ``residual`` in the place of the one with the same key; the file is replaced whole, never half written."""
     kept = [entry for entry in load_residuals(home) if _key(entry) != _key(residual)]
-    path = home / _NAME
-    part = path.with_name(f"{_NAME}.{os.getpid()}")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.json.format(msgspec.json.encode([*kept, residual]), indent=1))
-        part.replace(path)
-    except OSError as error:
-        raise MachineError(f"cannot write {path}: {error.strerror}", hint="choose another folder with --home") from None
-    return path
+    return replace_file(home / _NAME, msgspec.json.format(msgspec.json.encode([*kept, residual]), indent=1))
 
 
 def _key(residual: Residual) -> tuple[str, str, str, str]:

@@ -4,7 +4,6 @@ A folder is written under a temporary name and renamed when whole, so that a fol
 """
 
 import gzip
-import os
 import secrets
 import zlib
 from collections.abc import Collection, Iterable
@@ -19,6 +18,7 @@ from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
 from powerband.records.workload import RequestSpec
+from powerband.stores.files import sync
 
 _Row = TypeVar("_Row")
 _LISTS: dict[str, Any] = {"traces": RequestTrace, "engine_samples": EngineSample, "host_samples": HostSample}
@@ -49,7 +49,7 @@ def write_run(folder: Path, run: Run, *, written: Collection[str] = ()) -> None:
     partial = folder / "run.json.partial"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(short), indent=1))
     partial.replace(folder / "run.json")  # last: its presence says that the folder is whole
-    _sync(folder)
+    sync(folder)
 
 
 def read_run(folder: Path, *, without: Collection[str] = ()) -> Run:
@@ -119,11 +119,3 @@ def _read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
         raise EOFError(f"{path.name} is empty")
     with gzip.open(path, "rb") as file:
         return [decoder.decode(line) for line in file]
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,6 +7,8 @@ probability that grows with n: ``users_at_traffic`` is the largest n for which i
 
 from collections.abc import Sequence
 
+import msgspec
+
 from powerband.account.plan import Plan, Request
 from powerband.records.memory import Capacity
 from powerband.records.model import ModelSpec
@@ -27,16 +29,23 @@ def compute_capacity(request: Request, plan: Plan, traffic: Workload | None) -> 
         return plain
     users = users_at(request.model, plan, traffic.requests)
     low, high = (users_at(request.model, plan, traffic.requests, size) for size in (pool.bytes.low, pool.bytes.high))
-    return Capacity(
-        kv_bytes_per_token=plain.kv_bytes_per_token,
-        kv_tokens=plain.kv_tokens,
-        max_concurrency=plain.max_concurrency,
+    return msgspec.structs.replace(
+        plain,
         users_at_traffic=float(users),
         users_interval=Interval(low=float(low), high=float(high)),
         users_at_double_length=float(users_at(request.model, plan, [_doubled(item) for item in traffic.requests])),
         safe_prompt_tokens=safe_prompt(plan, round(_mean_answer(traffic.requests))),
         traffic=traffic.source,
     )
+
+
+def users_of(model: ModelSpec, plan: Plan, traffic: Workload | None) -> float:
+    """Users of ``traffic``, or sequences of full length without one."""
+    if not plan.fits and plan.pool.max_concurrency < 1:
+        return 0.0
+    if traffic is None or not traffic.requests:
+        return float(int(plan.pool.max_concurrency))
+    return float(users_at(model, plan, traffic.requests))
 
 
 def safe_prompt(plan: Plan, answer_tokens: int) -> int:

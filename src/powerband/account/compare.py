@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from powerband.account.capacity import users_at
-from powerband.account.plan import Plan, Request
+import msgspec
+
+from powerband.account.capacity import users_of
+from powerband.account.plan import Request
 from powerband.account.rules import plan_memory
 from powerband.records.config import TENSOR_KNOB, EngineConfig
 from powerband.records.errors import RequestError
@@ -46,14 +48,9 @@ def compare_devices(
         found = _fewest(model, device, config, traffic, version)
         if found is not None:
             price = (prices or {}).get(device.name)
-            each = found.count * price if price is not None else None
-            fits.append(found if each is None else _priced(found, each))
+            total = None if price is None else found.count * price
+            fits.append(msgspec.structs.replace(found, price_per_hour=total))
     return sorted(fits, key=lambda fit: (fit.count * fit.memory_bytes, fit.count, fit.device))
-
-
-def _priced(fit: Fit, price: float) -> Fit:
-    fields = {name: getattr(fit, name) for name in Fit.__struct_fields__}
-    return Fit(**{**fields, "price_per_hour": price})
 
 
 def _fewest(
@@ -75,12 +72,6 @@ def _fewest(
                 weights_bytes=plan.weights.bytes,
                 kv_tokens=plan.pool.tokens,
                 max_concurrency=plan.pool.max_concurrency,
-                users=_users(model, plan, traffic),
+                users=users_of(model, plan, traffic),
             )
     return None
-
-
-def _users(model: ModelSpec, plan: Plan, traffic: Workload | None) -> float:
-    if traffic is None or not traffic.requests:
-        return float(int(plan.pool.max_concurrency))
-    return float(users_at(model, plan, traffic.requests))

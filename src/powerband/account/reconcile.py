@@ -1,10 +1,11 @@
 """Predicted against reported memory, line by line, and the residual that the next prediction takes into account."""
 
 from powerband.records.memory import EngineReport, MemoryLedger, Residual
+from powerband.records.units import MIB
 from powerband.records.value import Record
 
 # Below this a ratio says nothing: 20 MiB of graphs predicted as 40 is no factor of two.
-_SMALLEST_RATIO_BYTES = 64 << 20
+_SMALLEST_RATIO_BYTES = 64 * MIB
 _NAMES = {
     "weights": "weights_bytes",
     "activation": "activation_bytes",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from powerband.account.capacity import users_at
+from powerband.account.capacity import users_of
 from powerband.account.plan import Plan, Request
 from powerband.account.rules import plan_memory
 from powerband.account.weights import requantised
@@ -29,37 +29,26 @@ _WEIGHTS = {"llamacpp": ("q8_0", "q4_0")}
 
 def suggest_remedies(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[Remedy]:
     """Remedies in order, with their numbers; one that changes nothing is left out."""
-    before = _users(request, plan, traffic)
+    before = users_of(request.model, plan, traffic)
     for name, change, changed in _candidates(request, plan, traffic):
         try:
             after = plan_memory(changed)
         except RequestError:
             continue
-        users = _users(changed, after, traffic)
+        users = users_of(changed.model, after, traffic)
         if not after.fits and not plan.fits and after.pool.tokens <= plan.pool.tokens:
             continue
         if after.fits == plan.fits and users <= before and after.pool.tokens <= plan.pool.tokens:
             continue
-        settings = {
-            knob: value for knob, value in changed.config.knobs.items() if request.config.knobs.get(knob) != value
-        }
         yield Remedy(
             name=name,
             change=change,
             predicted=_words(plan, after, before, users),
-            settings=settings,
+            settings=changed.config.changes_from(request.config),
             kv_tokens=after.pool.tokens,
             users=users,
             fits=after.fits,
         )
-
-
-def _users(request: Request, plan: Plan, traffic: Workload | None) -> float:
-    if not plan.fits and plan.pool.max_concurrency < 1:
-        return 0.0
-    if traffic is None or not traffic.requests:
-        return float(int(plan.pool.max_concurrency))
-    return float(users_at(request.model, plan, traffic.requests))
 
 
 def _words(before: Plan, after: Plan, users_before: float, users_after: float) -> str:

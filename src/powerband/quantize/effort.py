@@ -51,8 +51,7 @@ def estimate_effort(
     cost = _cost(job)
     work_s = (cost.parameter_s + cost.token_s * calibration_tokens) * model.parameters
     seconds = cost.start_s + work_s / max(cores, 1)
-    group = job.options.get("group")
-    output = in_format(model, job.format, int(group) if group is not None else None).weight_bytes
+    output = in_format(model, job.format, job.group).weight_bytes
     output += _TOKEN_BYTES * model.vocab if job.method.name == "gguf" else 0
     memory, why = _memory(job, model, output, calibration_tokens)
     converted = 2 * model.parameters if job.tool.name == "llama.cpp" and from_folder else 0

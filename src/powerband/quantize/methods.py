@@ -113,6 +113,11 @@ class Job(Record):
     def asked(self) -> str:
         return self.format if self.method.name == "gguf" else self.method.name
 
+    @property
+    def group(self) -> int | None:
+        """Weights that share a scale, where it was asked for."""
+        return int(self.options["group"]) if "group" in self.options else None
+
 
 _OPTIONS = {"group": int, "bits": int, "desc_act": bool, "iters": int, "sym": bool}
 

@@ -126,13 +126,8 @@ def _row(setting: Setting, job: Job) -> PlanRow:
     )  # fmt: skip
     if not support.possible:
         return msgspec.structs.replace(row, missing="refused" if support.answer == "refused" else "not known to run")
-    found = forecast(setting, in_format(setting.model, job.format, _group(job)), support)
+    found = forecast(setting, in_format(setting.model, job.format, job.group), support)
     return msgspec.structs.replace(row, forecast=found)
-
-
-def _group(job: Job) -> int | None:
-    group = job.options.get("group")
-    return int(group) if group is not None else None
 
 
 def ask(setting: Setting, job: Job) -> Support:
@@ -166,7 +161,7 @@ def refuse_source(model: ModelSpec, job: Job) -> Support | None:
 
 
 def _group_fault(model: ModelSpec, job: Job) -> Support | None:
-    asked = _group(job)
+    asked = job.group
     if asked is None and group_size(model) is None:
         return _no(job, "no group of 32, 64 or 128 inputs divides every layer of this model", "group-size")
     if asked and any(size % asked for size in (model.hidden, model.intermediate) if size):

@@ -8,6 +8,8 @@ Transformers: nothing ahead; every layer's cache grows by copying (DynamicCache)
 
 from typing import Any
 
+import msgspec
+
 from powerband.account.constants import engine_constants, vllm_release
 from powerband.account.estimate import Estimate, about, exact, nothing
 from powerband.account.kv_cache import kv_bytes_per_token
@@ -67,7 +69,7 @@ def plan_tgi(request: Request) -> Plan:
         f"{share:.0%} of the memory free after a prefill of {tokens} tokens",
     )
     added = held.bytes if space.bytes else 0
-    space = type(space)(bytes=space.bytes + added, low=space.low + added, high=space.high + added, why=space.why)
+    space = msgspec.structs.replace(space, bytes=space.bytes + added, low=space.low + added, high=space.high + added)
     pool = fill_pool(model, space, dtype_bytes=dtype_bytes, limit=limit, tp=tp)
     return _plan(request, tp, weights, activation, inside, graphs, pool, limit, 4096, facts["context_bytes"])
 

@@ -7,6 +7,8 @@ layer of each group shares a tensor.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from powerband.account.kv_cache import layer_bytes_per_token, state_bytes
 from powerband.records.model import LayerGroup, ModelSpec
 from powerband.records.value import Record
@@ -86,35 +88,18 @@ def _equal_pages(specs: Sequence[_Spec]) -> list[_Spec]:
     for spec in specs:
         ratio = page / spec.page_bytes if spec.page_bytes else 1.0
         grows = spec.kind != "recurrent" and ratio == int(ratio)
-        equal.append(
-            _Spec(
-                count=spec.count,
-                kind=spec.kind,
-                page_bytes=page,
-                block_tokens=spec.block_tokens * int(ratio) if grows else spec.block_tokens,
-                window_tokens=spec.window_tokens,
-            )
-        )
+        block = spec.block_tokens * int(ratio) if grows else spec.block_tokens
+        equal.append(msgspec.structs.replace(spec, page_bytes=page, block_tokens=block))
     return equal
 
 
 def _merge(specs: Sequence[_Spec]) -> list[_Spec]:
-    counts: dict[tuple[str, int, int], _Spec] = {}
+    merged: dict[tuple[str, int, int], _Spec] = {}
     for spec in specs:
         key = (spec.kind, spec.block_tokens, spec.window_tokens)
-        before = counts.get(key)
-        counts[key] = (
-            spec
-            if before is None
-            else _Spec(
-                count=before.count + spec.count,
-                kind=spec.kind,
-                page_bytes=spec.page_bytes,
-                block_tokens=spec.block_tokens,
-                window_tokens=spec.window_tokens,
-            )
-        )
-    return list(counts.values())
+        count = spec.count + (merged[key].count if key in merged else 0)
+        merged[key] = msgspec.structs.replace(spec, count=count)
+    return list(merged.values())
 
 
 def _group_size(counts: Sequence[int]) -> int:

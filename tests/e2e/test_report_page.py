@@ -11,7 +11,8 @@ from powerband.records.columns import Columns
 from powerband.records.slo import parse_slo
 from powerband.report.document import Document
 from powerband.report.load_document import load_document
-from powerband.report.page import render_document, render_page
+from powerband.report.loop_document import loop_document
+from powerband.report.page import render_document
 from tests.support import sample_report as sample
 from tests.support.chromium import Chromium, find_chromium
 
@@ -73,10 +74,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Files to open; POWERBAND_SCREENSHOTS names a folder to keep the pictures in."""
     runs = sample.sample_runs()
     reports = {
-        "sample": render_page(sample.sample_report(), runs),
-        "hostile": render_page(sample.hostile_report(), runs),
-        "unverified": render_page(sample.unverified_report(), {}),
-        "zero": render_page(sample.zero_baseline_report(), runs),
+        "sample": render_document(loop_document(sample.sample_report(), runs)),
+        "hostile": render_document(loop_document(sample.hostile_report(), runs)),
+        "unverified": render_document(loop_document(sample.unverified_report(), {})),
+        "zero": render_document(loop_document(sample.zero_baseline_report(), runs)),
         "load": render_document(sample_load()),
     }
     folder = tmp_path_factory.mktemp("pages")

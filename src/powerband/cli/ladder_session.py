@@ -1,7 +1,6 @@
 """A ladder as a session of ``powerband loop --from``: begin or resume it, climb, write its page."""
 
 import argparse
-from pathlib import Path
 
 import msgspec
 
@@ -9,6 +8,7 @@ from powerband.case import CaseRequest
 from powerband.cli import options, sessions
 from powerband.cli.command_line import command_line
 from powerband.cli.journal import unread_report
+from powerband.cli.pages import write_page
 from powerband.cli.progress import Narrator
 from powerband.cli.stored import loop_session
 from powerband.ladder.case import prepare_ladder
@@ -18,8 +18,6 @@ from powerband.records.ladder import LadderReport
 from powerband.records.units import parse_duration
 from powerband.report.ladder import ladder_document
 from powerband.report.ladder_text import render_ladder
-from powerband.report.markdown import draw_markdown
-from powerband.report.page import render_document
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
 
@@ -65,22 +63,12 @@ def run(args: argparse.Namespace) -> int:
         journal.put_document(session.session_id, "ladder", msgspec.json.encode(report))
     if report.stopped_because != _TOP:
         journal.end(session.session_id, "stopped", report.stopped_because)
-    page = write_page(report, journal)
+    page = write_page(journal.home, report.session_id, ladder_document(report))
     if args.json:
         options.print_json({"ladder": report, "journal": str(journal.home / "journal.sqlite"), "report": str(page)})
     else:
         options.print_text(render_ladder(report, page=str(page), **options.terminal()))
     return 0 if any(rung.status == "done" for rung in report.rungs) else 3
-
-
-def write_page(report: LadderReport, journal: Journal) -> Path:
-    folder = journal.home / "reports"
-    folder.mkdir(exist_ok=True)
-    page = folder / f"{report.session_id}.html"
-    document = ladder_document(report)
-    page.write_text(render_document(document), encoding="utf-8")
-    page.with_suffix(".md").write_text(draw_markdown(document), encoding="utf-8")
-    return page
 
 
 def report_of(journal: Journal, session: Session) -> LadderReport | None:

@@ -74,9 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     found, strip = _diagnose(args)
     if args.page:
-        from powerband.report.page import render_diagnosis_page
+        from powerband.report.diagnosis_page import diagnosis_document
+        from powerband.report.page import render_document
 
-        page = render_diagnosis_page(found, strip=strip, command=command_line())
+        page = render_document(diagnosis_document(found, strip=strip, command=command_line()))
         _write(args.page, lambda path: path.write_text(page, encoding="utf-8"))
     if args.json:
         print_json(found)

@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 from powerband.cli import ladder_session, options, sessions
+from powerband.cli.pages import write_page
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
-from powerband.report.markdown import render_markdown
-from powerband.report.page import render_page
+from powerband.report.loop_document import loop_document
 from powerband.stores.sqlite import Journal
 
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     if ladder_session.is_ladder(args):
         return ladder_session.run(args)
     report, journal = sessions.run_session(args, "loop")
-    page = write_report(report, journal)
+    page = write_page(journal.home, report.session_id, loop_document(report, evidence(report, journal)))
     if args.json:
         options.print_json(document(report, journal.home, page) | sessions.plan_document(journal, report))
     else:
@@ -37,17 +37,6 @@ def run(args: argparse.Namespace) -> int:
         if words := sessions.plan_words(journal, report):
             options.print_text(words)
     return 0 if report.chosen is not None or report.best_trial is None else 1
-
-
-def write_report(report: LoopReport, journal: Journal) -> Path:
-    """The page, and the same as Markdown, in the journal's home; gives the page's path."""
-    runs = evidence(report, journal)
-    folder = journal.home / "reports"
-    folder.mkdir(exist_ok=True)
-    page = folder / f"{report.session_id}.html"
-    page.write_text(render_page(report, runs), encoding="utf-8")
-    page.with_suffix(".md").write_text(render_markdown(report, runs), encoding="utf-8")
-    return page
 
 
 def evidence(report: LoopReport, journal: Journal) -> dict[str, Run]:

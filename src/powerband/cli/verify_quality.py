@@ -16,7 +16,8 @@ from powerband.records.errors import RequestError
 from powerband.records.quality import QualityReport
 from powerband.records.units import format_duration, parse_duration
 from powerband.records.workload import Workload
-from powerband.report.page import render_quality_page
+from powerband.report.page import render_document
+from powerband.report.quality import quality_document
 
 _TASKS = f"{', '.join(PRESETS)}, or a JSONL file of prompts"
 
@@ -134,5 +135,5 @@ def write_page(home: Path, report: QualityReport) -> Path:
     folder = home / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"quality-{report.task.replace('/', '_')}-{report.reference.key}-{report.candidate.key}.html"
-    page.write_text(render_quality_page(report), encoding="utf-8")
+    page.write_text(render_document(quality_document(report)), encoding="utf-8")
     return page

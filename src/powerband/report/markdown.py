@@ -1,22 +1,13 @@
 """The report as Markdown for a pull request: the page's words and tables; the figures are the page's alone."""
 
 import re
-from collections.abc import Mapping
 
-from powerband.records.rounds import LoopReport
-from powerband.records.run import Run
 from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Entries, Section, Table, Text
-from powerband.report.loop_document import loop_document
 
 # What could begin markup: an underscore inside a word cannot, a bracket only where a link could end.
 _SPECIAL = re.compile(r"([\\`*|~]|(?<!\w)_|_(?!\w)|](?=[(\[:]))")
 _REFERENCE = re.compile(r"(?<!\w)([@#])(?=\w)")  # would notify a person or link to an issue
 _FOLDED = {"latency", "trials", "provenance"}
-
-
-def render_markdown(report: LoopReport, runs: Mapping[str, Run]) -> str:
-    """The same document as the page."""
-    return draw_markdown(loop_document(report, runs))
 
 
 def draw_markdown(document: Document) -> str:

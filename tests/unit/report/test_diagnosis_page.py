@@ -6,7 +6,7 @@ import pytest
 
 from powerband.records.finding import Diagnosis, Finding, Share
 from powerband.report.diagnosis_page import diagnosis_document
-from powerband.report.page import render_diagnosis_page
+from powerband.report.page import render_document
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -31,7 +31,9 @@ STRIP = {"at work": [0.5, 0.0], "launch gaps": [0.5, 1.0]}
 
 
 def test_the_page_says_the_answer_and_escapes_what_comes_from_outside() -> None:
-    page = render_diagnosis_page(diagnosis(), strip=STRIP, command="powerband locate t.json --page t.html")
+    page = render_document(
+        diagnosis_document(diagnosis(), strip=STRIP, command="powerband locate t.json --page t.html")
+    )
     assert "<script>alert" not in page
     assert "launch bound" in page
     assert "75.0 %" in page
@@ -39,7 +41,7 @@ def test_the_page_says_the_answer_and_escapes_what_comes_from_outside() -> None:
 
 
 def test_every_bin_is_drawn_to_scale_and_stacked() -> None:
-    page = render_diagnosis_page(diagnosis(), strip=STRIP)
+    page = render_document(diagnosis_document(diagnosis(), strip=STRIP))
     paths = re.findall(r'<path d="([^"]*)" class="bar area (\w+)"', page)
     # An axis of 2 s over 1000 units and 160 px: at work fills the lower half of the first second alone.
     assert [(d, swatch) for d, swatch in paths] == [
@@ -56,4 +58,4 @@ def test_without_a_trace_there_is_no_timeline(strip: dict[str, list[float]] | No
 
 def test_a_diagnosis_with_next_to_nothing_is_still_a_page() -> None:
     bare = Diagnosis(sources=(), window_s=0.0, breakdown=(), verdict="undecided", findings=())
-    assert "undecided" in render_diagnosis_page(bare)
+    assert "undecided" in render_document(diagnosis_document(bare))

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from powerband.records.run import Run
-from powerband.report.markdown import code_span, escape, fenced, render_markdown
+from powerband.report.loop_document import loop_document
+from powerband.report.markdown import code_span, draw_markdown, escape, fenced
 from tests.support import sample_report as sample
 
 
@@ -16,7 +17,7 @@ def runs() -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def text(runs: dict[str, Run]) -> str:
-    return render_markdown(sample.sample_report(), runs)
+    return draw_markdown(loop_document(sample.sample_report(), runs))
 
 
 def test_it_says_what_the_page_says(text: str, runs: dict[str, Run]) -> None:
@@ -41,7 +42,7 @@ def test_every_row_has_as_many_cells_as_its_head(text: str) -> None:
 @pytest.mark.parametrize("make", [sample.sample_report, sample.hostile_report, sample.unverified_report])
 def test_no_tag_comes_from_outside(make: object, runs: dict[str, Run]) -> None:
     assert callable(make)
-    text = render_markdown(make(), runs)
+    text = draw_markdown(loop_document(make(), runs))
     outside_code = re.sub(r"(`{3,})sh\n.*?\n\1", "", text, flags=re.DOTALL)
     outside_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", outside_code)
     assert set(re.findall(r"<[^>]*>", outside_code)) <= {

@@ -11,7 +11,8 @@ import pytest
 from powerband.records.rounds import LoopReport
 from powerband.records.run import Run
 from powerband.records.verdict import QualityResult
-from powerband.report.page import render_page
+from powerband.report.loop_document import loop_document
+from powerband.report.page import render_document
 from tests.support import sample_report as sample
 
 
@@ -61,7 +62,7 @@ def runs() -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def html(runs: dict[str, Run]) -> str:
-    return render_page(sample.sample_report(), runs)
+    return render_document(loop_document(sample.sample_report(), runs))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_shares_of_each_breakdown_sum_to_a_hundred(page: Page) -> None:
 def test_time_that_no_part_explains_is_named(runs: dict[str, Run]) -> None:
     report = sample.sample_report()
     cut = msgspec.structs.replace(report.diagnosis_before, breakdown=report.diagnosis_before.breakdown[1:])
-    page = Page(render_page(msgspec.structs.replace(report, diagnosis_before=cut), runs))
+    page = Page(render_document(loop_document(msgspec.structs.replace(report, diagnosis_before=cut), runs)))
     assert any(row[:3] == ["not accounted for", "11.20", "23.9 %"] for row in page.rows)
 
 
@@ -177,7 +178,7 @@ def test_the_policy_names_exactly_the_style_and_script_that_are_there(page: Page
 
 @pytest.mark.parametrize("report", [sample.sample_report(), sample.hostile_report()], ids=["sample", "hostile"])
 def test_text_from_outside_stays_text(report: LoopReport, runs: dict[str, Run]) -> None:
-    html = render_page(report, runs)
+    html = render_document(loop_document(report, runs))
     page = Page(html)
     assert "<script>alert(1)</script>" in page.text
     assert len(page.tags("script")) == 1
@@ -187,7 +188,7 @@ def test_text_from_outside_stays_text(report: LoopReport, runs: dict[str, Run]) 
 
 
 def test_a_loop_without_a_verdict_claims_nothing() -> None:
-    page = Page(render_page(sample.unverified_report(), {}))
+    page = Page(render_document(loop_document(sample.unverified_report(), {})))
     assert "0 → 1.87 goodput at the same traffic" in page.text
     assert "One run each (trials 1 and 4), so no interval: not recommended until verified." in page.text
     assert "Not accounted: the model or the device of this server is not known here." in page.text
@@ -197,7 +198,7 @@ def test_a_loop_without_a_verdict_claims_nothing() -> None:
 
 
 def test_a_baseline_of_zero_has_no_ratio(runs: dict[str, Run]) -> None:
-    page = Page(render_page(sample.zero_baseline_report(), runs))
+    page = Page(render_document(loop_document(sample.zero_baseline_report(), runs)))
     assert "0 → 1.87 goodput at the same traffic" in page.text
     goodput = next(row for row in page.rows if row[0] == "Goodput, requests/s")
     assert goodput[3] == "no ratiofrom 0: a ratio to nothing has no size"
@@ -207,7 +208,7 @@ def test_a_baseline_of_zero_has_no_ratio(runs: dict[str, Run]) -> None:
 
 def test_nothing_found_is_said_so(runs: dict[str, Run]) -> None:
     report = msgspec.structs.replace(sample.sample_report(), verdict=None, chosen=None, best_trial=None, rounds=())
-    text = Page(render_page(report, runs)).text
+    text = Page(render_document(loop_document(report, runs))).text
     assert "nothing better than the baseline was found" in text
     assert "No round was made." in text
 
@@ -215,13 +216,13 @@ def test_nothing_found_is_said_so(runs: dict[str, Run]) -> None:
 def test_where_one_config_ran_the_answer_is_what_limits_it(runs: dict[str, Run]) -> None:
     full = sample.sample_report()
     bare = {"verdict": None, "chosen": None, "best_trial": None, "rounds": (), "trials": full.trials[:1]}
-    text = Page(render_page(msgspec.structs.replace(full, **bare), runs)).text
+    text = Page(render_document(loop_document(msgspec.structs.replace(full, **bare), runs))).text
     assert re.search(r"No batching is its limit, [0-9.]+ % of request time", text)
 
 
 def test_a_run_with_nothing_but_requests_says_what_is_missing(runs: dict[str, Run]) -> None:
     bare = {run_id: sample.bare_run(run) for run_id, run in runs.items()}
-    page = Page(render_page(sample.sample_report(), bare))
+    page = Page(render_document(loop_document(sample.sample_report(), bare)))
     row = next(row for row in page.rows if row[0] == f"{sample.SESSION}.baseline")
     assert row[4:] == ["not measuredthe engine has no such endpoint"] * 4
 
@@ -233,7 +234,7 @@ def test_no_slo_leaves_no_goodput_column(runs: dict[str, Run]) -> None:
         for trial in report.trials
     )
     plain = msgspec.structs.replace(report, slo=None, objective="output_tokens_per_s", verdict=None, trials=trials)
-    page = Page(render_page(plain, runs))
+    page = Page(render_document(loop_document(plain, runs)))
     heads = next(row for row in page.rows if row[0] == "Trial")
     assert heads[:6] == ["Trial", "For", "Settings", "Status", "Output tok/s", "TTFT p50, ms"]
     assert ["Goodput, requests/s", "not measuredno SLO was set"] in [row[:2] for row in page.rows]
@@ -286,6 +287,6 @@ def test_quality_figures_and_gpu_use_are_told_where_they_exist(runs: dict[str, R
         verdict=msgspec.structs.replace(report.verdict, quality=quality),
         diagnosis_before=msgspec.structs.replace(report.diagnosis_before, gpu_busy_ratio=0.0792),
     )
-    text = Page(render_page(report, runs)).text
+    text = Page(render_document(loop_document(report, runs))).text
     assert "Quality passed (perplexity ratio 1.01, agreement 0.981): within 2 %." in text
     assert "the GPU was busy 7.9 % of the window" in text

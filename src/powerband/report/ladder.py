@@ -33,7 +33,7 @@ from powerband.report.format import (
 )
 from powerband.report.plots import Estimate, estimates_plot
 
-_NONE = Cell("–", tone="muted")
+NONE = Cell("–", tone="muted")
 _GATED = "to be gated"
 
 
@@ -58,12 +58,12 @@ def _stamp(report: LadderReport) -> str:
 
 def _headline(report: LadderReport) -> Headline:
     """What is recommended comes first; a faster rung that a quality gate has not passed comes second."""
-    base, chosen, fastest = _first(report), _by_n(report, report.chosen), _by_n(report, report.fastest)
+    base, chosen, fastest = first_done(report), _by_n(report, report.chosen), _by_n(report, report.fastest)
     details = [f"SLO: {slo_text(report.slo)}.", f"Stopped: {clean(report.stopped_because)}."]
-    if fastest is not None and fastest.plan.gated and (more := _gain(fastest, base)) is not None:
+    if fastest is not None and fastest.plan.gated and (more := gain_of(fastest, base)) is not None:
         faster = f"{significant(more)}×, rung {fastest.n}, {clean(fastest.plan.name)}"
         details.insert(0, f"Faster, {_GATED}: {faster}; not recommended before a quality gate has passed it.")
-    gain = _gain(chosen, base)
+    gain = gain_of(chosen, base)
     if base is None or chosen is None or gain is None or chosen.n == base.n:
         sentence = "no rung above the first can be recommended"
         return Headline("no change", "No change", sentence, "", sentence, tuple(details))
@@ -72,7 +72,7 @@ def _headline(report: LadderReport) -> Headline:
     return Headline("recommended", figure, subject, "", f"{figure} {subject}", tuple(details))
 
 
-def _gain(rung: Rung | None, base: Rung | None) -> float | None:
+def gain_of(rung: Rung | None, base: Rung | None) -> float | None:
     return None if rung is None or base is None else _ratio(rung.tokens_per_s, base.tokens_per_s)
 
 
@@ -92,7 +92,7 @@ def ladder_table(report: LadderReport) -> Table:
         Column("Latency", numeric=True, basis="measured", note="mean"),
         Column("Alone", numeric=True, basis="measured", note="one at a time"),
     )
-    base = _first(report)
+    base = first_done(report)
     rows = tuple(_row(rung, base) for rung in report.rungs)
     return Table("From naive to tuned, at the best load within the SLO", columns, rows)
 
@@ -100,26 +100,26 @@ def ladder_table(report: LadderReport) -> Table:
 def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
     if rung.status != "done":
         tone: Tone = "muted" if rung.status == "left_out" else "bad"
-        return (Cell(str(rung.n)), Cell(clean(rung.plan.name), words(rung.status), tone), *[_NONE] * 10)
+        return (Cell(str(rung.n)), Cell(clean(rung.plan.name), words(rung.status), tone), *[NONE] * 10)
     level = rung.shown
     assert level is not None  # a rung that is done has its offered load
     metrics, use = level.metrics, level.use
-    gain = _gain(rung, base)
+    gain = gain_of(rung, base)
     late = "" if rung.best is not None else "SLO not held"
     gated = f"{_GATED}; " if rung.plan.gated else ""
     return (
         Cell(str(rung.n)),
         Cell(clean(rung.plan.name), gated + words(rung.verdict or "undecided")),
-        _share(use.busy_ratio if use else Missing(missing="not read")),
-        _share(use.bandwidth_ratio if use else Missing(missing="not read")),
+        share_cell(use.busy_ratio if use else None),
+        share_cell(use.bandwidth_ratio if use else None),
         _bytes(use.memory_bytes if use else Missing(missing="not read")),
         Cell(str(level.concurrency)),
-        _NONE if level.tokens_per_s is None else Cell(significant(level.tokens_per_s), late),
-        _NONE if gain is None else Cell(ratio(gain)),
+        NONE if level.tokens_per_s is None else Cell(significant(level.tokens_per_s), late),
+        NONE if gain is None else Cell(ratio(gain)),
         _pair(metrics.ttft_s if metrics else None),
         _pair(metrics.tpot_s if metrics else None),
-        _mean(level),
-        _mean(rung.alone),
+        mean_cell(level),
+        mean_cell(rung.alone),
     )
 
 
@@ -197,10 +197,10 @@ def _predicted_row(rung: Rung, level: Level) -> tuple[Cell, ...]:
         Cell(str(rung.n)),
         Cell(clean(rung.plan.name)),
         Cell(str(level.concurrency)),
-        Cell(significant(predicted.objective), number_interval(predicted.interval)) if predicted else _NONE,
+        Cell(significant(predicted.objective), number_interval(predicted.interval)) if predicted else NONE,
         Cell("not measured", one_line(level.cause or "", 160), "bad") if value is None else Cell(significant(value)),
-        Cell(ratio(value / predicted.objective), note) if value and predicted and predicted.objective > 0 else _NONE,
-        _NONE if level.holds is None else Cell("yes" if level.holds else "no", tone="good" if level.holds else "plain"),
+        Cell(ratio(value / predicted.objective), note) if value and predicted and predicted.objective > 0 else NONE,
+        NONE if level.holds is None else Cell("yes" if level.holds else "no", tone="good" if level.holds else "plain"),
         Cell(one_line(level.run_id or "–"), code=level.run_id is not None),
     )
 
@@ -232,7 +232,7 @@ def _limit_row(report: LadderReport, index: int) -> tuple[Cell, ...]:
     if rung.status != "done":
         tone: Tone = "muted" if rung.status == "left_out" else "bad"
         return (Cell(str(rung.n)), Cell(clean(rung.plan.name)), settings, Cell(words(rung.status), tone=tone),
-                Cell(clean(rung.cause or "")), _NONE)  # fmt: skip
+                Cell(clean(rung.cause or "")), NONE)  # fmt: skip
     return (
         Cell(str(rung.n)),
         Cell(clean(rung.plan.name)),
@@ -246,7 +246,7 @@ def _limit_row(report: LadderReport, index: int) -> tuple[Cell, ...]:
 def _removed(verdict: Cause | None, above: Rung | None) -> Cell:
     """Whether the next rung was meant to remove this limit, and whether it is still the limit there."""
     if verdict is None or above is None:
-        return _NONE
+        return NONE
     if verdict not in above.plan.removes:
         return Cell("addresses another limit", tone="muted")
     gone = above.verdict != verdict
@@ -278,7 +278,7 @@ def _origin_section(report: LadderReport) -> Section:
     return Section("origin", "Where it comes from", "Raw runs lie in the journal under the ids above.", tuple(blocks))
 
 
-def _first(report: LadderReport) -> Rung | None:
+def first_done(report: LadderReport) -> Rung | None:
     return next((rung for rung in report.rungs if rung.status == "done"), None)
 
 
@@ -291,22 +291,22 @@ def _ratio(value: Measured, base: Measured) -> float | None:
     return high / low if high is not None and low else None
 
 
-def _share(value: Measured) -> Cell:
+def share_cell(value: Measured | None) -> Cell:
     number = known(value)
-    return _NONE if number is None else Cell(f"{number * 100:.0f} %")
+    return NONE if number is None else Cell(f"{number * 100:.0f} %")
 
 
 def _bytes(value: Measured) -> Cell:
     number = known(value)
-    return _NONE if number is None else Cell(format_bytes(round(number)))
+    return NONE if number is None else Cell(format_bytes(round(number)))
 
 
 def _pair(value: Distribution | Missing | None) -> Cell:
     if not isinstance(value, Distribution):
-        return _NONE
+        return NONE
     return Cell(f"{format_duration(value.p50)} / {format_duration(value.p99)}")
 
 
-def _mean(level: Level | None) -> Cell:
+def mean_cell(level: Level | None) -> Cell:
     value = level.metrics.e2e_s if level is not None and level.metrics is not None else None
-    return Cell(format_duration(value.mean)) if isinstance(value, Distribution) else _NONE
+    return Cell(format_duration(value.mean)) if isinstance(value, Distribution) else NONE

@@ -6,13 +6,11 @@ from rich.text import Text as RichText
 from powerband.records.ladder import LadderReport, Rung
 from powerband.records.metrics import Distribution
 from powerband.records.units import format_duration
-from powerband.records.value import Measured, Missing, known
+from powerband.records.value import Missing
 from powerband.report.document import Cell, Column, Table
 from powerband.report.format import PIPE_WIDTH, clean, ratio, significant, words
-from powerband.report.ladder import ladder_document
+from powerband.report.ladder import NONE, first_done, gain_of, ladder_document, mean_cell, share_cell
 from powerband.report.text import draw, rich_table
-
-_NONE = Cell("–", tone="muted")
 
 
 def render_ladder(
@@ -42,7 +40,7 @@ def _table(report: LadderReport) -> Table:
         Column("TPOT\np99", numeric=True),
         Column("Latency\nmean", numeric=True),
     )
-    base = next((rung for rung in report.rungs if rung.status == "done"), None)
+    base = first_done(report)
     return Table("From naive to tuned", columns, tuple(_row(rung, base) for rung in report.rungs))
 
 
@@ -50,27 +48,22 @@ def _row(rung: Rung, base: Rung | None) -> tuple[Cell, ...]:
     name = clean(rung.plan.name) + (", to be gated" if rung.plan.gated and rung.status == "done" else "")
     level = rung.shown
     if rung.status != "done" or level is None or level.metrics is None:
-        return (Cell(str(rung.n)), Cell(name, words(rung.status), "muted"), *[_NONE] * 8)
+        return (Cell(str(rung.n)), Cell(name, words(rung.status), "muted"), *[NONE] * 8)
     metrics, use = level.metrics, level.use
-    high, low = known(rung.tokens_per_s), None if base is None else known(base.tokens_per_s)
+    gain = gain_of(rung, base)
     return (
         Cell(str(rung.n)),
         Cell(name, words(rung.verdict or "undecided") + ("" if rung.best is not None else "; SLO not held")),
-        _share(use.busy_ratio if use else None),
-        _share(use.bandwidth_ratio if use else None),
+        share_cell(use.busy_ratio if use else None),
+        share_cell(use.bandwidth_ratio if use else None),
         Cell(str(level.concurrency)),
-        Cell(significant(level.tokens_per_s)) if level.tokens_per_s is not None else _NONE,
-        Cell(ratio(high / low)) if high and low else _NONE,
+        Cell(significant(level.tokens_per_s)) if level.tokens_per_s is not None else NONE,
+        NONE if gain is None else Cell(ratio(gain)),
         _p99(metrics.ttft_s),
         _p99(metrics.tpot_s),
-        Cell(format_duration(metrics.e2e_s.mean)) if isinstance(metrics.e2e_s, Distribution) else _NONE,
+        mean_cell(level),
     )
 
 
-def _share(value: Measured | None) -> Cell:
-    number = known(value)
-    return _NONE if number is None else Cell(f"{number * 100:.0f} %")
-
-
 def _p99(value: Distribution | Missing) -> Cell:
-    return Cell(format_duration(value.p99)) if isinstance(value, Distribution) else _NONE
+    return Cell(format_duration(value.p99)) if isinstance(value, Distribution) else NONE

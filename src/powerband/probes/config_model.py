@@ -1,7 +1,6 @@
 """From a config.json to a ModelSpec by closed form: every tensor's shape follows from the config, no weights needed."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from powerband.probes.families.litgpt import from_litgpt
 from powerband.probes.families.vision import read_vision
 from powerband.probes.keys import Keys
 from powerband.probes.quantisation import Scheme, read_scheme
-from powerband.probes.spec import group_layers, merge_parts
+from powerband.probes.spec import group_layers, main_dtype, merge_parts
 from powerband.probes.tensors import Shape, Tensor
 from powerband.records.errors import RequestError, in_words
 from powerband.records.model import ModelSpec, WeightPart
@@ -95,9 +94,6 @@ def build_spec(
     total = sum(part.parameters for part in parts)
     routed = sum(part.parameters for part in parts if part.role == "experts")
     idle = routed * (1 - shape.experts_per_token / shape.experts) if shape.experts else 0
-    shares: Counter[str] = Counter()
-    for part in parts:
-        shares[part.dtype] += part.bytes
     architectures = outer.items("architectures") or keys.items("architectures")
     return ModelSpec(
         name=name,
@@ -111,7 +107,7 @@ def build_spec(
         parameters=total,
         active_parameters=total - round(idle),
         weight_bytes=sum(part.bytes for part in parts),
-        weight_dtype=shares.most_common(1)[0][0],
+        weight_dtype=main_dtype(parts),
         basis=basis,
         context_tokens=keys.optional(
             "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx"

@@ -1,12 +1,10 @@
 """From a GGUF header to a ModelSpec: the weights are exact, the cache layout comes from metadata and tensor names."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from powerband.probes.gguf import GgufHeader, GgufTensor, LongArray, read_gguf
-from powerband.probes.spec import group_layers, merge_parts
+from powerband.probes.spec import group_layers, main_dtype, merge_parts
 from powerband.records.errors import RequestError
 from powerband.records.model import LayerGroup, ModelSpec, Split, WeightPart, WeightRole
 
@@ -40,7 +38,7 @@ def read_gguf_model(path: Path) -> ModelSpec:
         parameters=total,
         active_parameters=total - round(routed * (1 - used / experts)) if experts and used else total,
         weight_bytes=sum(part.bytes for part in parts),
-        weight_dtype=_widest(header.tensors),
+        weight_dtype=main_dtype(parts),
         basis="measured",
         context_tokens=keys.optional("context_length"),
         compute_dtype="f32",
@@ -123,14 +121,13 @@ def _layer(keys: _Keys, index: int) -> LayerGroup:
     if window and _slides(keys, index):
         key = keys.optional("attention.key_length_swa") or keys.key_length(heads)
         value = keys.optional("attention.value_length_swa") or keys.optional("attention.value_length")
-        kind = "sliding"
     else:
-        key, value, kind, window = keys.key_length(heads), keys.optional("attention.value_length"), "attention", 0
+        key, value, window = keys.key_length(heads), keys.optional("attention.value_length"), 0
     if not key or not kv_heads:
         raise RequestError(f"{keys.path} names no attention head count or length", hint="its header is damaged")
     return LayerGroup(
         count=1,
-        kind="sliding" if kind == "sliding" else "attention",
+        kind="sliding" if window else "attention",
         kv_heads=kv_heads,
         head_dim=key,
         v_head_dim=value if value != key else 0,
@@ -208,10 +205,3 @@ def _role(name: str, *, inside: bool) -> tuple[WeightRole, Split]:
     if name.startswith("ssm_"):
         return "recurrent", "tensor"
     return ("mlp", "tensor") if name.startswith("ffn_") and "gate_inp" not in name else ("other", "replicated")
-
-
-def _widest(tensors: Iterable[GgufTensor]) -> str:
-    shares: Counter[str] = Counter()
-    for tensor in tensors:
-        shares[tensor.kind.name] += tensor.bytes
-    return shares.most_common(1)[0][0] if shares else "none"

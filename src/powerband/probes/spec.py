@@ -1,5 +1,6 @@
 """Putting a ModelSpec together: equal layers are counted once, equal tensors are summed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -22,6 +23,14 @@ def merge_parts(parts: Iterable[WeightPart]) -> tuple[WeightPart, ...]:
         before = sums.get(key)
         sums[key] = part if before is None else _add(before, part)
     return tuple(sums.values())
+
+
+def main_dtype(parts: Iterable[WeightPart]) -> str:
+    """The type that most bytes are stored in."""
+    sizes: Counter[str] = Counter()
+    for part in parts:
+        sizes[part.dtype] += part.bytes
+    return sizes.most_common(1)[0][0] if sizes else "none"
 
 
 def _add(one: WeightPart, two: WeightPart) -> WeightPart:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from powerband.probes.families.decoder import start_shape
+from powerband.probes.families.decoder import finish, start_shape
 from powerband.probes.keys import Keys
 from powerband.probes.mixers import Heads
-from powerband.probes.tensors import Block, Experts, FeedForward, Mlp, Shape, add_blocks, head, vector
+from powerband.probes.tensors import Block, Experts, FeedForward, Mlp, Shape, add_blocks
 from powerband.records.errors import RequestError
 
 _GATED = ("LLaMAMLP", "GemmaMLP")
@@ -56,9 +56,8 @@ def read_litgpt(keys: Keys) -> Shape:
         )
         blocks.append(Block(attention, _feed_forward(keys, layer, bias), _norms(keys), wide_norm))
     add_blocks(shape, blocks)
-    shape.tensors.append(vector("model.norm", -1, shape.hidden, bias=wide_norm))
+    finish(shape, norm_bias=wide_norm, head_bias=keys.flag("lm_head_bias"))
     if not shape.tied:
-        shape.tensors.append(head("lm_head", shape.vocab, shape.hidden, bias=keys.flag("lm_head_bias")))
         shape.assumed.append("LitGPT's config does not say whether the head reuses the embedding: counted apart")
     return shape
 

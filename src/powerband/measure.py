@@ -15,6 +15,7 @@ from powerband.locate.contention import assess_contention
 from powerband.probes.host import HostProbe
 from powerband.probes.nvml_apart import NvmlApart
 from powerband.probes.provenance import read_provenance
+from powerband.probes.watch import EVERY_S
 from powerband.records.config import EngineConfig
 from powerband.records.run import Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
@@ -23,7 +24,6 @@ from powerband.records.workload import Workload
 from powerband.stand import Stand
 from powerband.warm_up import raise_if_interrupted, warm_up
 
-SAMPLE_EVERY_S = 0.5
 _LEAD_NS = 200_000_000  # from "now" to the first scheduled request: the sampler and the client are up by then
 
 OnProgress = Callable[[Progress], None]
@@ -153,7 +153,7 @@ class _Watch:
 
     def _sample_until_over(self) -> None:
         self._take()
-        while not self._over.wait(SAMPLE_EVERY_S):
+        while not self._over.wait(EVERY_S):
             self._take()
         self._take()
 

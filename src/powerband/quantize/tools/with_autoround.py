@@ -21,7 +21,7 @@ def run(steps: Any) -> None:
     length = min((row["input_ids"].shape[1] for row in rows), default=length)
     data = [{name: row[name][:, :length] for name in ("input_ids", "attention_mask")} for row in rows]
     tool = AutoRound(
-        model, tokenizer, scheme="W4A16", group_size=int(steps.options.get("group", steps.job["group"])),
+        model, tokenizer, scheme="W4A16", group_size=steps.group,
         iters=int(steps.options.get("iters", 200)), nsamples=len(data), seqlen=length, dataset=data, batch_size=1,
     )  # fmt: skip
     steps.stage("quantise")

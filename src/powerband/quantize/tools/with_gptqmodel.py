@@ -18,8 +18,7 @@ def run(steps: Any) -> None:
 
     if steps.threads:
         torch.set_num_threads(steps.threads)
-    group = int(steps.options.get("group", steps.job["group"]))
-    settings: dict[str, Any] = {"bits": int(steps.options.get("bits", 4)), "group_size": group}
+    settings: dict[str, Any] = {"bits": int(steps.options.get("bits", 4)), "group_size": steps.group}
     if "desc_act" in steps.options:
         settings["desc_act"] = bool(steps.options["desc_act"])
     if steps.job["method"] == "awq":

@@ -49,7 +49,7 @@ def _spare_pinning(steps: Any, torch: Any) -> None:
 def _recipe(steps: Any, ignore: list[str]) -> Any:
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
-    method, group = steps.job["method"], int(steps.options.get("group", steps.job["group"]))
+    method, group = steps.job["method"], steps.group
     if method == "gptq":
         order = "static" if steps.options.get("desc_act") else None
         return GPTQModifier(config_groups=_groups(group, symmetric=True, order=order), ignore=ignore)

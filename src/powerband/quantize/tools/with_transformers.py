@@ -50,26 +50,26 @@ def _config(steps: Any) -> Any:
 
     if method == "int8":
         return TorchAoConfig(Int8WeightOnlyConfig())
-    return TorchAoConfig(_int4(int(steps.options.get("group", steps.job["group"])), steps))
+    return TorchAoConfig(_int4(steps))
 
 
-def _int4(group: int, steps: Any) -> Any:
+def _int4(steps: Any) -> Any:
     """int4 in groups: packed on a card; on a CPU packed where this torchao can, else four bits held in eight."""
     import torch
     from torchao.quantization import Int4WeightOnlyConfig
 
     if torch.cuda.is_available():
-        return Int4WeightOnlyConfig(group_size=group)
+        return Int4WeightOnlyConfig(group_size=steps.group)
     try:  # releases up to 0.16 have a layout for CPUs
         from torchao.quantization.quantize_.workflows import Int4OpaqueTensor  # noqa: F401
 
-        return Int4WeightOnlyConfig(group_size=group, int4_packing_format="opaque")
+        return Int4WeightOnlyConfig(group_size=steps.group, int4_packing_format="opaque")
     except ImportError:
         from torchao.quantization import IntxWeightOnlyConfig
         from torchao.quantization.granularity import PerGroup
 
         steps.notes.append("this torchao packs no int4 for CPUs: values of four bits are held in eight")
-        return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group))
+        return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(steps.group))
 
 
 def _report(steps: Any, model: Any, torch: Any) -> None:

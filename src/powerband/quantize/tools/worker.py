@@ -35,6 +35,7 @@ class Steps:
         self.out = work / "model"
         self.options: dict[str, Any] = dict(job["options"])
         self.threads = int(job["threads"])
+        self.group = int(self.options.get("group", job["group"]))  # weights that share a scale
         self.notes: list[str] = []
         self.skipped: list[str] = []
         self.tensors: dict[str, int] = {}

@@ -1,7 +1,6 @@
 """Attaching to a server that is not ours: what is found, and every way in which it is not what was meant."""
 
 import contextlib
-import http.server
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from powerband.probes.host import serving_pid
 from powerband.records.config import Effective, EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
+from tests.support.answering import serving
 
 
 @contextlib.contextmanager
@@ -31,29 +31,9 @@ def fake(*options: str) -> Iterator[str]:
         process.communicate(timeout=10)
 
 
-@contextlib.contextmanager
-def pages(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
+def pages(answers: dict[str, tuple[int, str]]) -> contextlib.AbstractContextManager[str]:
     """A web server with these pages and 404 for all others."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = answers.get(self.path, (404, "not here"))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    return serving(lambda path, _: answers.get(path, (404, "not here")))
 
 
 def config(url: str, **knobs: str) -> EngineConfig:

@@ -1,4 +1,4 @@
-"""A server that answers every request with what a function says: a status and a JSON document."""
+"""A server that answers every request with what a function says: a status, and a text or a JSON document."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ def serving(answer: Answer) -> Iterator[str]:
 
         def _reply(self, body: dict[str, Any]) -> None:
             status, document = answer(self.path, body)
-            data = json.dumps(document).encode()
+            data = (document if isinstance(document, str) else json.dumps(document)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -31,7 +31,7 @@ def serving(answer: Answer) -> Iterator[str]:
             return None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -1,44 +1,27 @@
 """A live engine's cache, from the pages that four engines serve, on loopback."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
 
 from powerband.probes.live_memory import read_live_memory
 from powerband.records.errors import MachineError, RequestError
+from tests.support.answering import serving
 
 
-class Pages(BaseHTTPRequestHandler):
-    """Serves ``pages`` by path, 404 for the rest."""
+class Pages:
+    """What the server has by path: 404 for the rest."""
 
     pages: ClassVar[dict[str, str]] = {}
-
-    def do_GET(self) -> None:
-        body = self.pages.get(self.path, "").encode()
-        self.send_response(200 if self.path in self.pages else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
     Pages.pages = {}
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    made.daemon_threads = False
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with serving(lambda path, _: (200, Pages.pages[path]) if path in Pages.pages else (404, "")) as url:
+        yield url
 
 
 def test_vllm_by_its_metrics(server: str) -> None:

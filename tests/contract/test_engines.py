@@ -1,7 +1,5 @@
 """Every built-in adapter against the contract that others' adapters are held to as well."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -10,6 +8,7 @@ import pytest
 from powerband.engines.base import Engine
 from powerband.records.config import EngineConfig, Value
 from powerband.testing import EngineContract
+from tests.support.faking import fake
 
 
 class TestFake(EngineContract):
@@ -24,12 +23,8 @@ class TestOpenAI(EngineContract):
 
     @pytest.fixture
     def config(self, engine: Engine, model: str) -> Iterator[EngineConfig]:
-        command = [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0", "--dialect", "vllm"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        yield EngineConfig(engine="openai", model=model, knobs={"url": server.stdout.readline().split()[-1]})
-        server.terminate()
-        server.communicate(timeout=10)
+        with fake("--dialect", "vllm") as url:
+            yield EngineConfig(engine="openai", model=model, knobs={"url": url})
 
     def test_naive_holds_the_longest_request(self, engine: Engine, model: str) -> None:
         pytest.skip("an attached server's limits are its own")

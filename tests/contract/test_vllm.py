@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +27,7 @@ from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.sqlite import Journal
 from powerband.testing import EngineContract
 from tests.support import scripted_vllm
+from tests.support.faking import fake_process
 
 
 @pytest.fixture(autouse=True)
@@ -167,17 +166,11 @@ def test_a_baseline_that_cannot_fit_was_foretold_by_the_ledger(tmp_path: Path) -
 
 
 def test_a_leftover_on_the_port_is_named(installed: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0"]
-    leftover = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert leftover.stdout is not None
-        port = int(leftover.stdout.readline().split()[-1].rsplit(":", 1)[1])
+    with fake_process() as (url, leftover):
+        port = int(url.rsplit(":", 1)[1])
         with pytest.raises(RequestError, match=rf"port {port} is taken: .*pid {leftover.pid} ") as raised:
             Vllm().start(config(installed, 20, port=port), tmp_path)
         assert "fake_server" in raised.value.message
-    finally:
-        leftover.terminate()
-        leftover.communicate(timeout=10)
 
 
 def test_an_orphan_of_the_core_is_ended_with_its_server(installed: Path, tmp_path: Path) -> None:

@@ -2,10 +2,7 @@
 
 import contextlib
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +14,7 @@ from powerband.records.config import Effective, EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.value import Missing
 from tests.support.answering import serving
-
-
-@contextlib.contextmanager
-def fake(*options: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
+from tests.support.faking import fake
 
 
 def pages(answers: dict[str, tuple[int, str]]) -> contextlib.AbstractContextManager[str]:

@@ -1,33 +1,12 @@
 """A loop on a server that runs already: it names the planted cause, changes nothing, and leaves the server running."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.faking import fake_process
 from tests.support.sessions import run
-
-
-@contextmanager
-def fake_server(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1], process
-    finally:
-        process.terminate()
-        process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
-
 
 # The rates put each server well beyond what the planted limit allows, and well within what it would do without it.
 PLANTED = {
@@ -42,7 +21,7 @@ PLANTED = {
 @pytest.mark.parametrize("cause", PLANTED)
 def test_the_planted_cause_is_named(tmp_path: Path, cause: str) -> None:
     options, traffic = PLANTED[cause]
-    with fake_server(*options) as (url, process):
+    with fake_process(*options) as (url, process):
         argv = ["loop", url, "--traffic", traffic, "--slo", "ttft=1s,tpot=200ms", "--window", "8s", "--json"]
         done = run(*argv, cwd=tmp_path)
         assert process.poll() is None, "the attached server was stopped"
@@ -56,6 +35,6 @@ def test_the_planted_cause_is_named(tmp_path: Path, cause: str) -> None:
 def test_a_server_that_wants_a_key_is_sent_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: the key opened /v1/models, and every request of the run was then sent without it."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with fake_server("--slots", "8", "--api-key", "secret") as (url, _):
+    with fake_process("--slots", "8", "--api-key", "secret") as (url, _):
         done = run("loop", url, "--traffic", "in=20,out=4,arrivals=constant(4/s)", "--window", "2s", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,7 @@ import pytest
 from powerband.probes.engine_metrics import to_sample
 from powerband.probes.http import HttpError, read_json, read_page
 from powerband.records.value import Missing
-
-
-@contextlib.contextmanager
-def fake(*options: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "powerband.engines.fake_server", "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    try:
-        assert line.startswith("listening on http://127.0.0.1:"), line
-        yield line.split()[-1]
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
+from tests.support.faking import fake
 
 
 async def stream(url: str, body: dict[str, Any], path: str = "/v1/completions") -> list[tuple[float, str]]:

@@ -15,9 +15,8 @@ _encode = msgspec.json.encode
 class Sink(Protocol):
     """Where an answer's bytes go."""
 
-    def write(self, data: bytes) -> None: ...
+    def send(self, data: bytes, *, last: bool = False) -> None: ...
     def reset(self) -> None: ...
-    def finished(self) -> None: ...
 
 
 def token_text(token: int) -> str:
@@ -84,7 +83,7 @@ class Answer:
         if self.sent < self.stop_at:
             return False
         if not self.stream:
-            self.sink.write(response(200, _encode(self._whole())))
+            self.sink.send(response(200, _encode(self._whole())))
         self._over()
         return True
 
@@ -97,7 +96,7 @@ class Answer:
 
     def _over(self) -> None:
         self.on_over(self)
-        self.sink.finished()
+        self.sink.send(b"", last=True)
 
     def _send_chunk(self, count: int) -> None:
         data = _token_event(self.options.model, self.chat, self.sent, count, self.options.vocab)
@@ -105,7 +104,7 @@ class Answer:
             data = STREAM_HEAD + data
         if self.sent + count >= self.stop_at:
             data += self._tail(self.sent + count)
-        self.sink.write(data)
+        self.sink.send(data)
 
     def _tail(self, sent: int) -> bytes:
         """The finish chunk, the usage (llama.cpp puts it into the finish chunk of a completion), and [DONE]."""
@@ -142,7 +141,7 @@ class Answer:
             return True
         if 0 <= options.malformed_after < after and self.stream:
             head = STREAM_HEAD if self.sent == 0 else b""
-            self.sink.write(head + event(b'{"choices":[{"text":') + STREAM_END)
+            self.sink.send(head + event(b'{"choices":[{"text":') + STREAM_END)
             self.gone = True
             self._over()
             return True

@@ -11,14 +11,9 @@ import json
 import os
 import select
 import selectors
-import signal
-import socket
-import struct
 import sys
-from collections import deque
 from typing import Any
 
-import httptools
 import msgspec
 
 from powerband.engines.fake_answer import Answer
@@ -26,7 +21,7 @@ from powerband.engines.fake_logits import completion
 from powerband.engines.fake_options import Options, parse_options
 from powerband.engines.fake_pages import find_action, find_page
 from powerband.engines.fake_schedule import Counters, make_scheduler
-from powerband.engines.http_server import CONTINUE, MAX_BODY_BYTES, Refusal, error_body, response
+from powerband.engines.http_server import Call, Refusal, error_body, listen, response
 from powerband.records.errors import PowerbandError
 
 _TOKENIZING = ("llamacpp", "vllm", "sglang", "tgi")
@@ -85,15 +80,30 @@ class FakeServer:
             self._times.write(json.dumps(line | {"sent": answer.sent}) + "\n")
             self._times.flush()
 
-    def reply(self, method: str, path: str) -> bytes:
-        """The answer to everything that is no completion."""
+    def serve(self, call: Call) -> None:
+        """Answer one call, or hand it to the scheduler."""
         options = self.options
-        if method != "GET":
-            done = find_action(options, path) if method == "POST" else None
-            if done is not None:
-                return done
+        if options.stall:
+            return
+        try:
+            if options.api_key and call.bearer != options.api_key and call.path != "/health":
+                raise Refusal(401, "Invalid API Key")
+            if call.method == "POST" and call.path in ("/v1/completions", "/v1/chat/completions"):
+                self._complete(call)
+            else:
+                call.send(self._reply(call), last=True)
+        except Refusal as refusal:
+            call.send(response(refusal.status, error_body(refusal.status, str(refusal))), last=True)
+
+    def _reply(self, call: Call) -> bytes:
+        """The answer to everything that is no completion."""
+        options, path = self.options, call.path
+        if call.method != "GET":
+            posted = self._posted(call) if call.method == "POST" else None
+            if posted is not None:
+                return posted
             known = path == "/health" or find_page(options, self.counters, path) is not None
-            raise Refusal(405 if known else 404, f"no {method} {path} here")
+            raise Refusal(405 if known else 404, f"no {call.method} {path} here")
         if path == "/health":
             loading = self.loop.time() < self.ready_s
             return response(503, error_body(503, "Loading model")) if loading else response(200, b'{"status":"ok"}')
@@ -102,114 +112,22 @@ class FakeServer:
             return page
         raise Refusal(404, f"no {path} here")
 
+    def _posted(self, call: Call) -> bytes | None:
+        options, path = self.options, call.path
+        if path in ("/tokenize", "/detokenize") and options.dialect in _TOKENIZING:
+            return _tokenize(_read(call.body), path, options.vocab)
+        if path == "/apply-template" and options.dialect == "llamacpp":
+            return _apply_template(_read(call.body))
+        if path == "/completion" and options.dialect == "llamacpp":
+            return _score(_read(call.body), options)
+        return find_action(options, path)
 
-class Connection(asyncio.Protocol):
-    """One client connection; requests that come before the last is answered wait their turn."""
-
-    def __init__(self, server: FakeServer) -> None:
-        self._server = server
-        self._parser = httptools.HttpRequestParser(self)
-        self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
-        self._queued: deque[tuple[str, str, bytes, bool, str]] = deque()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self._answer is not None:
-            self._answer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "no upgrade here")
-        except httptools.HttpParserError as error:
-            self._refuse(400, f"not HTTP: {error}")
-
-    # httptools calls these
-    def on_message_begin(self) -> None:
-        self._url, self._size, self._bearer = b"", 0, ""
-        self._body: list[bytes] = []
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.lower()
-        if key == b"authorization":
-            self._bearer = value.decode("latin-1").removeprefix("Bearer ").strip()
-        elif key == b"expect":
-            self.write(CONTINUE)
-
-    def on_body(self, body: bytes) -> None:
-        self._size += len(body)
-        if self._size > MAX_BODY_BYTES:
-            self._refuse(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-            return
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        method, path = self._parser.get_method().decode(), self._url.split(b"?", 1)[0].decode("latin-1")
-        request = (method, path, b"".join(self._body), self._parser.should_keep_alive(), self._bearer)
-        self._queued.append(request)
-        if self._answer is None and len(self._queued) == 1:
-            self._next()
-
-    # Sink: an answer writes through these
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def reset(self) -> None:
-        self._answer = None
-        if self._transport is not None:
-            # Without a lingering close the client would see an ordinary end of the stream.
-            self._transport.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-            self._transport.abort()
-
-    def finished(self) -> None:
-        self._answer = None
-        keep_alive = self._queued.popleft()[3]
-        if not keep_alive and self._transport is not None:
-            self._transport.close()
-        elif self._queued:
-            self._next()
-
-    def _next(self) -> None:
-        method, path, body, _, bearer = self._queued[0]
-        options = self._server.options
-        if options.stall:
-            return
-        try:
-            if options.api_key and bearer != options.api_key and path != "/health":
-                raise Refusal(401, "Invalid API Key")
-            if method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
-                self._complete(body, chat=path.endswith("chat/completions"))
-                return
-            if method == "POST" and path in ("/tokenize", "/detokenize") and options.dialect in _TOKENIZING:
-                self.write(_tokenize(_read(body), path, options.vocab))
-            elif method == "POST" and path == "/apply-template" and options.dialect == "llamacpp":
-                self.write(_apply_template(_read(body)))
-            elif method == "POST" and path == "/completion" and options.dialect == "llamacpp":
-                self.write(_score(_read(body), options))
-            else:
-                self.write(self._server.reply(method, path))
-        except Refusal as refusal:
-            self.write(response(refusal.status, error_body(refusal.status, str(refusal))))
-        self.finished()
-
-    def _complete(self, raw: bytes, *, chat: bool) -> None:
-        server, options = self._server, self._server.options
-        read_s = server.loop.time()
-        body = _read(raw)
-        index = server.count_request()
-        if read_s < server.ready_s:
+    def _complete(self, call: Call) -> None:
+        options, chat = self.options, call.path.endswith("chat/completions")
+        read_s = self.loop.time()
+        body = _read(call.body)
+        index = self.count_request()
+        if read_s < self.ready_s:
             raise Refusal(503, "Loading model")
         if options.error_rate and options.error_hits(index):
             raise Refusal(503, "planted error")
@@ -221,18 +139,14 @@ class Connection(asyncio.Protocol):
         if asked < 1 or body.n != 1 or prompt_tokens < 1 or prompt_tokens + asked > limit:
             wanted = f"prompt {prompt_tokens} tokens, answer {asked} tokens, n={body.n}"
             raise Refusal(400, f"cannot serve {wanted}: the context holds {limit}, each must be 1 or more, n must be 1")
-        options_usage = bool((body.stream_options or {}).get("include_usage"))
-        self._answer = Answer(
-            options, self, index=index, prompt_tokens=prompt_tokens, asked=asked, stream=body.stream, chat=chat,
-            include_usage=options_usage, ignore_eos=body.ignore_eos, read_s=read_s, on_over=server.over,
+        answer = Answer(
+            options, call, index=index, prompt_tokens=prompt_tokens, asked=asked, stream=body.stream, chat=chat,
+            include_usage=bool((body.stream_options or {}).get("include_usage")), ignore_eos=body.ignore_eos,
+            read_s=read_s, on_over=self.over,
         )  # fmt: skip
-        self._answer.as_text = chat or isinstance(body.prompt, str)
-        server.scheduler.submit(self._answer)
-
-    def _refuse(self, status: int, message: str) -> None:
-        self.write(response(status, error_body(status, message)))
-        if self._transport is not None:
-            self._transport.close()
+        answer.as_text = chat or isinstance(body.prompt, str)
+        call.on_gone = answer.cancel
+        self.scheduler.submit(answer)
 
 
 def _read(raw: bytes) -> _Body:
@@ -295,17 +209,8 @@ class PreciseSelector(selectors.EpollSelector):
 
 
 async def _serve(options: Options) -> None:
-    loop = asyncio.get_running_loop()
-    server = FakeServer(options, loop)
-    listener = await loop.create_server(lambda: Connection(server), options.host, options.port, backlog=4096)
-    port = listener.sockets[0].getsockname()[1]
-    over = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    sys.stdout.write(f"listening on http://{options.host}:{port}\n")
-    sys.stdout.flush()
-    await over.wait()
-    listener.close()
+    server = FakeServer(options, asyncio.get_running_loop())
+    await listen(server.serve, options.host, options.port, sys.stdout)
 
 
 def main(argv: list[str]) -> int:

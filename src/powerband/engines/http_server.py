@@ -1,12 +1,13 @@
-"""A small HTTP server: requests in, whole or streamed answers out; one asyncio loop, any thread may answer.
-
-The fake server writes these same bytes through a connection of its own, which stalls and resets when told to.
-"""
+"""A small HTTP server: requests in, whole or streamed answers out; one asyncio loop, any thread may answer."""
 
 import asyncio
+import signal
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import TextIO
 
 import httptools
 import msgspec
@@ -19,7 +20,7 @@ STREAM_HEAD = (
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 STREAM_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Refusal(Exception):
@@ -44,23 +45,44 @@ def event(body: bytes) -> bytes:
     return b"%x\r\ndata: %b\n\n\r\n" % (len(body) + 8, body)
 
 
+async def listen(serve: "Callable[[Call], None]", host: str, port: int, out: TextIO) -> None:
+    """Say on ``out`` where it listens, and hand every call to ``serve`` until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Connection(loop, serve), host, port, backlog=4096)
+    over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    out.write(f"listening on http://{host}:{listener.sockets[0].getsockname()[1]}\n")
+    out.flush()
+    await over.wait()
+    listener.close()
+
+
 class Call:
-    """One request and the way back. ``write`` may be called from any thread.
+    """One request and the way back. ``write`` may be called from any thread, ``send`` and ``reset`` on the loop.
 
     ``on_gone`` is called on the loop where the client goes away before the answer is over.
     """
 
-    __slots__ = ("_connection", "_loop", "body", "gone", "method", "on_gone", "path")
+    __slots__ = ("_connection", "bearer", "body", "gone", "method", "on_gone", "path")
 
-    def __init__(self, connection: "Connection", method: str, path: str, body: bytes) -> None:
-        self._connection, self._loop = connection, connection.loop
-        self.method, self.path, self.body = method, path, body
+    def __init__(self, connection: "Connection", method: str, path: str, body: bytes, bearer: str) -> None:
+        self._connection = connection
+        self.method, self.path, self.body, self.bearer = method, path, body, bearer
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
 
     def write(self, data: bytes, *, last: bool = False) -> None:
         """Send ``data``; after the ``last`` of an answer the connection's next request has its turn."""
-        self._loop.call_soon_threadsafe(self._connection.send, self, data, last)
+        self._connection.loop.call_soon_threadsafe(self._connection.send, self, data, last)
+
+    def send(self, data: bytes, *, last: bool = False) -> None:
+        """The same at once."""
+        self._connection.send(self, data, last)
+
+    def reset(self) -> None:
+        """Break the connection off, in the middle of an answer too."""
+        self._connection.reset()
 
 
 class Connection(asyncio.Protocol):
@@ -93,15 +115,18 @@ class Connection(asyncio.Protocol):
 
     # httptools calls these
     def on_message_begin(self) -> None:
-        self._url, self._size = b"", 0
+        self._url, self._size, self._bearer = b"", 0, ""
         self._body: list[bytes] = []
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"expect" and self._transport is not None:
-            self._transport.write(CONTINUE)
+        key = name.lower()
+        if key == b"authorization":
+            self._bearer = value.decode("latin-1").removeprefix("Bearer ").strip()
+        elif key == b"expect" and self._transport is not None:
+            self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
@@ -112,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         path = self._url.split(b"?", 1)[0].decode("latin-1")
-        call = Call(self, self._parser.get_method().decode(), path, b"".join(self._body))
+        call = Call(self, self._parser.get_method().decode(), path, b"".join(self._body), self._bearer)
         self._calls.append((call, self._parser.should_keep_alive()))
         if len(self._calls) == 1:
             self._serve(call)
@@ -129,6 +154,14 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         elif self._calls:
             self._serve(self._calls[0][0])
+
+    def reset(self) -> None:
+        if self._transport is not None:
+            # Without a lingering close the client would see an ordinary end of the stream.
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            self._transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
         if self._transport is not None:

@@ -7,12 +7,11 @@ listens once the model is loaded, so that its first answer is a real one. It end
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from importlib import import_module
 from typing import Any
 
-from powerband.engines.http_server import Connection
+from powerband.engines.http_server import listen
 from powerband.engines.worker_api import Api
 from powerband.engines.worker_job import Backend
 from powerband.records.config import Knob, Value, parse_settings
@@ -34,17 +33,8 @@ def load(target: str) -> Any:
 
 
 async def serve(backend: Backend, *, host: str, port: int, model: str, tokenizer_threads: int) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
     api = Api(backend, model, tokenizer_threads)
-    listener = await loop.create_server(lambda: Connection(loop, api.serve), host, port, backlog=4096)
-    over = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    sys.stderr.write(f"listening on http://{host}:{listener.sockets[0].getsockname()[1]}\n")
-    sys.stderr.flush()
-    await over.wait()
-    listener.close()
+    await listen(api.serve, host, port, sys.stderr)
     api.close()
 
 

@@ -54,14 +54,12 @@ class Sink:
         self.data = b""
         self.was_reset = self.was_finished = False
 
-    def write(self, data: bytes) -> None:
+    def send(self, data: bytes, *, last: bool = False) -> None:
         self.data += data
+        self.was_finished |= last
 
     def reset(self) -> None:
         self.was_reset = True
-
-    def finished(self) -> None:
-        self.was_finished = True
 
 
 class Bench:

@@ -6,8 +6,7 @@ import msgspec
 
 from powerband.cli import options
 from powerband.cli.session_lock import status_of
-from powerband.cli.stored import open_journal
-from powerband.records.errors import MachineError
+from powerband.cli.stored import open_journal, stored_document
 from powerband.records.rounds import LoopReport
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
@@ -33,25 +32,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(journal: Journal, session: Session) -> LoopReport | None:
-    """The stored report of a session that came to its end."""
-    body = journal.document(session.session_id, "report")
-    try:
-        return None if body is None else msgspec.json.decode(body, type=LoopReport)
-    except msgspec.DecodeError as error:
-        raise unread_report(session, error) from error
-
-
-def unread_report(session: Session, error: Exception) -> MachineError:
-    """For a stored report that is damaged, or of another version of powerband."""
-    return MachineError(
-        f"the report of {session.session_id} cannot be read: {error}",
-        hint="its runs can be: powerband locate RUN, powerband verify RUN RUN",
-    )
-
-
 def _row(journal: Journal, session: Session) -> dict[str, object]:
-    report = report_of(journal, session)
+    report = stored_document(journal, session, "report", LoopReport)
     trials = journal.trials(session.session_id)
     seconds = sum(trial.engine_seconds for trial in trials)
     answer = "" if report is None or report.verdict is None else f"{report.verdict.verdict}: {report.verdict.reason}"
@@ -65,7 +47,7 @@ def _row(journal: Journal, session: Session) -> dict[str, object]:
 
 
 def _document(journal: Journal, session: Session) -> dict[str, object]:
-    report = report_of(journal, session)
+    report = stored_document(journal, session, "report", LoopReport)
     return {
         "session_id": session.session_id,
         "command": session.command,

@@ -7,14 +7,12 @@ import msgspec
 from powerband.case import CaseRequest
 from powerband.cli import options, sessions
 from powerband.cli.command_line import command_line
-from powerband.cli.journal import unread_report
 from powerband.cli.pages import write_page
 from powerband.cli.progress import Narrator
 from powerband.cli.stored import loop_session
 from powerband.ladder.case import prepare_ladder
 from powerband.ladder.climb import Ladder
 from powerband.records.errors import RequestError
-from powerband.records.ladder import LadderReport
 from powerband.records.units import parse_duration
 from powerband.report.ladder import ladder_document
 from powerband.report.ladder_text import render_ladder
@@ -69,15 +67,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         options.print_text(render_ladder(report, page=str(page), **options.terminal()))
     return 0 if any(rung.status == "done" for rung in report.rungs) else 3
-
-
-def report_of(journal: Journal, session: Session) -> LadderReport | None:
-    """The stored report of a ladder, as far as it was climbed; None for other sessions."""
-    body = journal.document(session.session_id, "ladder")
-    try:
-        return None if body is None else msgspec.json.decode(body, type=LadderReport)
-    except msgspec.DecodeError as error:
-        raise unread_report(session, error) from error
 
 
 def _request(session: Session) -> CaseRequest:

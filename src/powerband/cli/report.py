@@ -3,12 +3,13 @@
 import argparse
 from pathlib import Path
 
-from powerband.cli import ladder_session, options
-from powerband.cli.journal import report_of
+from powerband.cli import options
 from powerband.cli.loop import evidence
 from powerband.cli.session_lock import status_of
-from powerband.cli.stored import RESUMABLE, loop_session, open_journal
+from powerband.cli.stored import RESUMABLE, loop_session, open_journal, stored_document
 from powerband.records.errors import RequestError
+from powerband.records.ladder import LadderReport
+from powerband.records.rounds import LoopReport
 from powerband.report.ladder import ladder_document
 from powerband.report.loop_document import loop_document
 from powerband.report.markdown import draw_markdown
@@ -33,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
         raise RequestError(
             f"session {session.session_id} is a {session.command}, which has no page", hint=_instead(journal, session)
         )
-    report, ladder = report_of(journal, session), ladder_session.report_of(journal, session)
+    report = stored_document(journal, session, "report", LoopReport)
+    ladder = stored_document(journal, session, "ladder", LadderReport)  # of a ladder, as far as it was climbed
     if report is None and ladder is None:
         raise RequestError(
             f"session {session.session_id} has not come to its end ({status_of(journal, session)})",

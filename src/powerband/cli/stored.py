@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from powerband.records.errors import RequestError
+import msgspec
+
+from powerband.records.errors import MachineError, RequestError
 from powerband.records.run import Run
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
 
 RESUMABLE = ("loop", "tune")  # those that have a page, too
+_Document = TypeVar("_Document")
 
 
 def open_journal(home: Path) -> Journal:
@@ -16,6 +20,18 @@ def open_journal(home: Path) -> Journal:
     if not (home / "journal.sqlite").is_file():
         raise RequestError(f"no journal in {home}", hint="start one with: powerband loop MODEL ..., or give --home")
     return Journal(home)
+
+
+def stored_document(journal: Journal, session: Session, name: str, kind: type[_Document]) -> _Document | None:
+    """What a session left under ``name``; MachineError for what is damaged, or of another version of powerband."""
+    body = journal.document(session.session_id, name)
+    try:
+        return None if body is None else msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise MachineError(
+            f"the report of {session.session_id} cannot be read: {error}",
+            hint="its runs can be: powerband locate RUN, powerband verify RUN RUN",
+        ) from error
 
 
 def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:

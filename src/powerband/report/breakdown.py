@@ -8,6 +8,7 @@ from powerband.records.rounds import LoopReport
 from powerband.records.units import format_duration
 from powerband.report.compare import after_name
 from powerband.report.document import (
+    NONE,
     Block,
     Bullets,
     Cell,
@@ -163,7 +164,7 @@ def _column(side: Side, names: list[str]) -> list[tuple[Cell, Cell]]:
     decimals = 1 if whole >= 100 else 2 if whole >= 1 else 4
     seconds = dict(side.parts)
     shown = percents([seconds.get(name, 0.0) / whole for name in names])
-    absent = (Cell("–", tone="muted"), Cell("–", tone="muted"))
+    absent = (NONE, NONE)
     cells = [
         (Cell(f"{seconds[name]:,.{decimals}f}"), Cell(share)) if name in seconds else absent
         for name, share in zip(names, shown, strict=True)

@@ -7,7 +7,8 @@ the page's alone, and each of them stands beside a table with the same numbers.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from powerband.records.value import Basis
+from powerband.records.value import Basis, Missing
+from powerband.report.format import one_line
 from powerband.report.svg import Svg
 
 Tone = Literal["plain", "good", "bad", "muted"]
@@ -24,6 +25,13 @@ class Cell:
     swatch: str = ""
     basis: Basis | None = None
     figure: Svg | None = None
+
+
+NONE = Cell("–", tone="muted")  # nothing to say here
+
+
+def missing_cell(value: Missing) -> Cell:
+    return Cell("–", one_line(value.missing, 60), "muted")
 
 
 @dataclass(frozen=True, slots=True)

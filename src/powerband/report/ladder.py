@@ -6,6 +6,7 @@ from powerband.records.metrics import Distribution
 from powerband.records.units import format_bytes, format_duration
 from powerband.records.value import Measured, Missing, known
 from powerband.report.document import (
+    NONE,
     Block,
     Bullets,
     Cell,
@@ -33,7 +34,6 @@ from powerband.report.format import (
 )
 from powerband.report.plots import Estimate, estimates_plot
 
-NONE = Cell("–", tone="muted")
 _GATED = "to be gated"
 
 

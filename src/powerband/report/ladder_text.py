@@ -7,9 +7,9 @@ from powerband.records.ladder import LadderReport, Rung
 from powerband.records.metrics import Distribution
 from powerband.records.units import format_duration
 from powerband.records.value import Missing
-from powerband.report.document import Cell, Column, Table
+from powerband.report.document import NONE, Cell, Column, Table
 from powerband.report.format import PIPE_WIDTH, clean, ratio, significant, words
-from powerband.report.ladder import NONE, first_done, gain_of, ladder_document, mean_cell, share_cell
+from powerband.report.ladder import first_done, gain_of, ladder_document, mean_cell, share_cell
 from powerband.report.text import draw, rich_table
 
 

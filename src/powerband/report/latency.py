@@ -11,7 +11,7 @@ from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.units import format_duration, ns_to_s
 from powerband.report.compare import after_name
-from powerband.report.document import Block, Cell, Column, Figure, Figures, Section, Table, Text
+from powerband.report.document import Block, Cell, Column, Figure, Figures, Section, Table, Text, missing_cell
 from powerband.report.format import one_line, significant, value_of
 from powerband.report.plots import Curve, Span, distribution_plot, rate_plot, waterfall
 from powerband.report.svg import nice_step
@@ -195,12 +195,7 @@ def _percentiles(session_id: str, sides: Sequence[Side]) -> Table:
                     Cell(run_key(run.run_id, session_id), code=True),
                     Cell(side.label, swatch=f"k-{side.style}"),
                     Cell(f"{metrics.completed} of {metrics.requests}"),
-                    *(
-                        Cell(significant(v * 1000))
-                        if isinstance(v, float)
-                        else Cell("–", one_line(v.missing, 60), "muted")
-                        for v in cells
-                    ),
+                    *(Cell(significant(v * 1000)) if isinstance(v, float) else missing_cell(v) for v in cells),
                 )
             )
     return Table("Percentiles of the runs drawn", tuple(columns), tuple(rows))

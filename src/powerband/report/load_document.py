@@ -23,6 +23,7 @@ from powerband.report.document import (
     Section,
     Table,
     Text,
+    missing_cell,
 )
 from powerband.report.format import clean, one_line, percent, significant, slo_text, timestamp
 from powerband.report.plots import Curve, distribution_plot, rate_plot
@@ -79,7 +80,7 @@ def _delivered(metrics: Metrics, slo: Slo | None) -> Section:
     for field, label in _LATENCIES:
         seen: Distribution | Missing = getattr(metrics, field)
         if isinstance(seen, Missing):
-            rows.append((Cell(label), Cell("–", one_line(seen.missing, 60), "muted"), *(Cell("–"),) * 3))
+            rows.append((Cell(label), missing_cell(seen), *(Cell("–"),) * 3))
         else:
             rows.append((Cell(label), *(Cell(significant(1e3 * getattr(seen, name))) for name in names)))
     rates = [
@@ -165,7 +166,7 @@ def _client(client: ClientCheck | Missing) -> Section:
     columns = (Column("What"), Column("p50, ms", numeric=True), Column("p99, ms", numeric=True))
     delays = (("Start behind the schedule", client.schedule_delay_s), ("Event loop behind", client.loop_lag_s))
     rows = [
-        (Cell(label), Cell("–", one_line(seen.missing, 60), "muted"), Cell("–"))
+        (Cell(label), missing_cell(seen), Cell("–"))
         if isinstance(seen, Missing)
         else (Cell(label), Cell(significant(1e3 * seen.p50)), Cell(significant(1e3 * seen.p99)))
         for label, seen in delays

@@ -9,7 +9,7 @@ from powerband.records.run import ClientCheck, Contention, Run
 from powerband.records.units import format_bytes, format_duration
 from powerband.records.value import Missing
 from powerband.report.compare import after_name
-from powerband.report.document import Block, Bullets, Cell, Code, Column, Section, Table, Text, Tone
+from powerband.report.document import NONE, Block, Bullets, Cell, Code, Column, Section, Table, Text, Tone
 from powerband.report.format import clean, one_line, significant, slo_text, timestamp, words
 
 
@@ -98,7 +98,7 @@ def _runs_table(report: LoopReport, runs: Mapping[str, Run]) -> Table:
 def _run_row(run_id: str, run: Run | None) -> tuple[Cell, ...]:
     name = Cell(one_line(run_id), code=True)
     if run is None:
-        return (name, Cell("not in the journal", tone="bad"), *[Cell("–", tone="muted")] * 6)
+        return (name, Cell("not in the journal", tone="bad"), *[NONE] * 6)
     started = run.provenance
     return (
         name,

@@ -18,7 +18,7 @@ from powerband.records.units import format_duration
 from powerband.records.value import Basis, Missing
 from powerband.records.verdict import Verdict
 from powerband.report.compare import after_name, compared_row, comparison, noise_text, repeats_text
-from powerband.report.document import Cell, Column, Table, Tone
+from powerband.report.document import NONE, Cell, Column, Table, Tone, missing_cell
 from powerband.report.format import PIPE_WIDTH, WHOLES, clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
 from powerband.report.trials import FIGURES, figure_cell, figure_names, first_with, settings_cell, status_cell
@@ -128,7 +128,7 @@ def _latencies(metrics: Metrics) -> Table:
 
 def _latency(name: str, found: Distribution | Missing) -> tuple[Cell, ...]:
     if isinstance(found, Missing):
-        return (Cell(name, one_line(found.missing, 60)), *[Cell("–", tone="muted")] * 5)
+        return (Cell(name, one_line(found.missing, 60)), *[NONE] * 5)
     values = (found.mean, found.p50, found.p90, found.p99)
     return (Cell(name), *(Cell(significant(value * 1000)) for value in values), Cell(f"{found.n:,}"))
 
@@ -202,9 +202,9 @@ def render_journal(rows: Sequence[Mapping[str, object]], *, width: int = PIPE_WI
 
 def _journal_cell(value: object) -> Cell:
     if value is None or value == "":
-        return Cell("–", tone="muted")
+        return NONE
     if isinstance(value, Missing):
-        return Cell("–", one_line(value.missing, 60), "muted")
+        return missing_cell(value)
     return Cell(significant(value) if isinstance(value, float) else one_line(str(value)))
 
 

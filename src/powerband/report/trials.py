@@ -6,7 +6,7 @@ from powerband.records.rounds import LoopReport
 from powerband.records.run import Run, Trial
 from powerband.records.units import format_duration
 from powerband.records.value import Missing
-from powerband.report.document import Cell, Column, Section, Table, Tone
+from powerband.report.document import NONE, Cell, Column, Section, Table, Tone, missing_cell
 from powerband.report.format import config_text, is_duration, one_line, percent, significant, value_of, words
 
 _TONES: dict[str, Tone] = {"done": "plain", "failed": "bad", "pruned": "muted", "contended": "bad"}
@@ -109,10 +109,10 @@ def run_key(run_id: str, session_id: str) -> str:
 def figure_cell(trial: Trial, name: str) -> Cell:
     """A dash where nothing ran (the status says why); a figure of an unusable run is shown muted."""
     if trial.measured is None:
-        return Cell("–", tone="muted")
+        return NONE
     value = value_of(trial.measured, name)
     if isinstance(value, Missing):
-        return Cell("–", one_line(value.missing, 60), "muted")
+        return missing_cell(value)
     usable: Tone = "plain" if trial.status == "done" else "muted"
     if name == "attainment":
         return Cell(percent(value), tone=usable)

@@ -36,6 +36,7 @@ class Exchange:
         "_body",
         "_decode",
         "_framed_by",
+        "_last_ns",
         "_lazy",
         "_now",
         "_parser",
@@ -72,7 +73,7 @@ class Exchange:
         self._streamed = False
         self._framed_by = b""  # the header that says where the body ends; none: where the connection does
         self._lazy = False  # a stream whose end shows in its bytes, so that it need not be parsed as it comes
-        self._now = 0
+        self._now = self._last_ns = 0
         self._pieces: list[bytes] = []
         self._times: list[int] = []
         self._parts: list[bytes] = []  # of the body, as the parser gives them
@@ -84,8 +85,9 @@ class Exchange:
     def received(self, t_ns: int, data: bytes) -> None:
         if not self.status and not self._lazy:
             self._lazy = _opens_stream(data)  # until the head is parsed
+        self._last_ns = max(t_ns, self._last_ns)  # a stamp may lie before the time of a piece that had none
         self._pieces.append(data)
-        self._times.append(t_ns)
+        self._times.append(self._last_ns)
         if (
             len(data) <= _SHORT
             or (data.endswith(_BLANK) and _ends_message(data))

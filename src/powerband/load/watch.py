@@ -2,6 +2,7 @@
 
 import asyncio
 import select
+import time
 from typing import Protocol
 
 _AT_ONCE = 1024
@@ -18,11 +19,14 @@ class Watch:
 
     asyncio spends a handle, a context and a lookup on each ready socket, which at 50,000 chunks a second is half of
     the client's time. Where there is no epoll, asyncio watches each socket itself.
+
+    ``looked_ns``: what is called now became ready after this instant, when the watch looked the last time but one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watched: dict[int, Watched] = {}
+        self.looked_ns = self._looks_ns = 0
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self._ready)
@@ -56,7 +60,9 @@ class Watch:
 
     def _ready(self) -> None:
         assert self._epoll is not None
-        for fd, events in self._epoll.poll(0, _AT_ONCE):
+        ready = self._epoll.poll(0, _AT_ONCE)
+        self.looked_ns, self._looks_ns = self._looks_ns, time.monotonic_ns()
+        for fd, events in ready:
             watched = self._watched.get(fd)
             if watched is None:
                 continue  # closed by what an earlier one of this round did

@@ -69,7 +69,7 @@ def diagnose(
         reason=findings[0].evidence,
         request_breakdown=time.shares(),
         mean_request_s=time.total_s / max(time.requests, 1),
-        notes=notes(view, pauses, parts),
+        notes=notes(view, pauses if paused_share(pauses, parts) < MIN_SHARE else [], parts),
     )
 
 
@@ -151,8 +151,12 @@ def _idle(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
     ]
 
 
+def paused_share(pauses: list[Pause], parts: Parts) -> float:
+    return sum(pause.cut_ns for pause in pauses) / parts.window_ns if pauses else 0.0
+
+
 def _paused(pauses: list[Pause], parts: Parts) -> list[Finding]:
-    share = sum(pause.cut_ns for pause in pauses) / parts.window_ns if pauses else 0.0
+    share = paused_share(pauses, parts)
     if share < MIN_SHARE:
         return []
     return [

@@ -123,8 +123,8 @@ def swatches_of(names: list[str]) -> dict[str, str]:
 
 
 def time_blocks(title: str, whole: str, sides: list[Side]) -> list[Block]:
-    """A bar a side on one scale, and the table with the same numbers."""
-    names = list(dict.fromkeys(name for side in sides for name, seconds in side.parts))
+    """A bar a side on one scale, and the table with the same numbers; parts that took no time anywhere are left out."""
+    names = list(dict.fromkeys(name for side in sides for name, seconds in side.parts if seconds))
     swatches = swatches_of(names)
     longest = max(side.whole_s for side in sides)
     bars = [_bar(side, swatches, longest) for side in sides]
@@ -141,6 +141,7 @@ def _bar(side: Side, swatches: dict[str, str], longest: float) -> Svg:
             f"{name}: {format_duration(seconds)}, {percent(seconds / (side.whole_s or 1))}",
         )
         for name, seconds in side.parts
+        if seconds
     ]
     return Svg(element("p", escaped(label), class_="bar-label") + stacked_bar(label, parts, longest))
 

@@ -31,11 +31,15 @@ def diagnosis_document(diagnosis: Diagnosis, *, strip: Strip | None = None, comm
 def _headline(diagnosis: Diagnosis) -> Headline:
     first = next((one for one in diagnosis.findings if one.cause == diagnosis.verdict), None)
     figure = percent(first.share) if first else "no size"
-    subject = f"of {WHOLES[first.of]}: {one_line(diagnosis.reason, 400)}" if first else one_line(diagnosis.reason, 400)
+    subject, details = one_line(diagnosis.reason, 400), []
+    if first:
+        proved = "" if first.status == "suspected" else f"; {first.status} by a test"
+        subject = f"of {WHOLES[first.of]}: {one_line(first.evidence, 400)}{proved}"
+        details = [f"what helps: {one_line(first.remedy, 400)}"]
     busy = diagnosis.gpu_busy_ratio
-    details = () if busy is None else (f"the device was busy for {percent(busy)} of the window",)
+    details += [] if busy is None else [f"the device was busy for {percent(busy)} of the window"]
     verdict = words(diagnosis.verdict)
-    return Headline(verdict, figure, subject, "", f"{verdict}, {figure} {subject}", details)
+    return Headline(verdict, figure, subject, "", f"{verdict}, {figure} {subject}", tuple(details))
 
 
 def _time(diagnosis: Diagnosis) -> Section:

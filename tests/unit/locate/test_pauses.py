@@ -71,7 +71,16 @@ def test_a_pause_is_neither_prefill_nor_decode_and_the_parts_still_sum() -> None
     (paused,) = [finding for finding in found.findings if "pause" in finding.evidence]
     assert (paused.cause, paused.of) == ("undecided", "window")
     assert paused.share == pytest.approx(1.0 / 2.7)
-    assert any(note.startswith("left out: 1 pause of 1.01 s") for note in found.notes)
+    assert not any("pause" in note for note in found.notes)
+
+
+def test_a_small_pause_is_a_note() -> None:
+    """1,000 of 12,900 ms are below a tenth, and no finding."""
+    rows = [answer(300 * k) for k in range(3)]
+    found = diagnose(run_of(*rows, answer(900, hole=1000), *(answer(2200 + 300 * k) for k in range(36))))
+    assert found.window_s == pytest.approx(2.2 + 35 * 0.3 + 0.2)
+    assert not any("pause" in finding.evidence for finding in found.findings)
+    assert any(note.startswith("left out: 1 pause of 1.01 s without a token") for note in found.notes)
 
 
 def test_a_first_token_that_is_late_once_is_a_pause() -> None:

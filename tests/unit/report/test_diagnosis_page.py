@@ -37,6 +37,7 @@ def test_the_page_says_the_answer_and_escapes_what_comes_from_outside() -> None:
     assert "<script>alert" not in page
     assert "launch bound" in page
     assert "75.0 %" in page
+    assert page.index("what helps: graphs") < page.index("The window")
     assert "powerband locate t.json" in re.sub(r"</?span>", "", page)
 
 
@@ -48,6 +49,13 @@ def test_every_bin_is_drawn_to_scale_and_stacked() -> None:
         ("M0.0 160.0V80.0H500.0V160.0Z", "c2"),
         ("M0.0 80.0V0.0H500.0V80.0ZM500.0 160.0V0.0H1000.0V160.0Z", "w1"),
     ]
+
+
+def test_a_part_that_took_no_time_has_no_row() -> None:
+    parts = (Share(name="kernels", seconds=2.0, share=1.0), Share(name="exposed copies", seconds=0.0, share=0.0))
+    page = render_document(diagnosis_document(diagnosis(breakdown=parts)))
+    assert "kernels" in page
+    assert "exposed copies" not in page
 
 
 @pytest.mark.parametrize("strip", [None, {}])

@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="http://host:port, a run id, a run's folder, or a trace file; several traces are the ranks of one job",
     )
     parser.add_argument("--for", dest="watch", metavar="TIME", help="how long to watch (default 30s; 8s with --prove)")
-    parser.add_argument("--pid", type=int, help="process id of the engine on this host: adds its CPU use")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        help="process id of the engine on this host: adds its CPU use, and with py-spy its interpreter lock",
+    )
     parser.add_argument("--probe", action="store_true", help="also send light traffic and time it (default: read-only)")
     parser.add_argument(
         "--prove",
@@ -102,12 +106,13 @@ def _diagnose(args: argparse.Namespace) -> tuple[Diagnosis, _Strip | None]:
 
         address = bool(_ADDRESS.fullmatch(source)) and not path.exists()
         return prove_source(args, url=address, model=model, device=device, slo=slo), None
+    locks: tuple[str, ...] = ()
     if args.engine or args.set:
         raise RequestError("--engine and --set start an engine, which locate does only with --prove", hint=_HINT)
     if _ADDRESS.fullmatch(source) and not path.exists():
         if args.engine_traces:
             return _trace(args, [_recorded(args)], model, device)
-        seen = _watch(args)
+        seen, locks = _watch(args)
     elif is_run(path):
         seen = read_run(path)
     elif path.is_file():
@@ -116,7 +121,10 @@ def _diagnose(args: argparse.Namespace) -> tuple[Diagnosis, _Strip | None]:
         seen = read_run(find_run(args.home, source, hint=_HINT))
     if model is None and device is not None and Path(seen.config.model).exists():
         model = _model(seen.config.model)
-    return diagnose(seen, model=model, device=device, slo=slo), None
+    import msgspec
+
+    found = diagnose(seen, model=model, device=device, slo=slo)
+    return msgspec.structs.replace(found, notes=(*found.notes, *locks)), None
 
 
 def _stated(path: Path) -> Diagnosis:
@@ -204,12 +212,20 @@ def _device(args: argparse.Namespace) -> DeviceSpec | None:
     return read_device(args.device)
 
 
-def _watch(args: argparse.Namespace) -> Run:
+def _watch(args: argparse.Namespace) -> tuple[Run, tuple[str, ...]]:
+    """The run, and with --pid a line on the interpreter lock of each Python process of the engine."""
     seconds = parse_duration(args.watch or "30s")
     if args.pid is not None and not _lives(args.pid):
         raise RequestError(f"no process {args.pid} on this host", hint="--pid is the engine's process id here")
     url = base_url(args.source)
-    return _probe(args, url, seconds) if args.probe else _look(args, url, seconds)
+    watch = _probe if args.probe else _look
+    if args.pid is None:
+        return watch(args, url, seconds), ()
+    from powerband.probes.gil import GilWatch
+
+    with GilWatch(args.pid) as locks:
+        run = watch(args, url, seconds)
+    return run, locks.notes()
 
 
 def _lives(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """One run of the load generator as a page: was the promise kept, what was delivered and when, was the client honest."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -130,7 +131,7 @@ def _over_time(columns: Columns, end_ns: int) -> Section:
         Figure("Requests/s due and completed", rate_plot("Requests over time", rates, bin_s, "requests/s"),
                f"Counted in bins of {each}.", ((f"k-{_DUE}", "due"), (f"k-{_CAME}", "completed"))),
         Figure("Median TTFT", rate_plot("TTFT over time", [(_CAME, _medians_ms(due, ttft, start_ns, bin_s, bins))],
-               bin_s, "TTFT, ms"), f"Of the requests due in each {each}; 0 where none was answered."),
+               bin_s, "TTFT, ms"), f"Of the requests due in each {each}; a gap where none was answered."),
         Figure("In flight", rate_plot("In flight", [(_CAME, flying.tolist())], bin_s, "requests"),
                "Sent less completed at the end of each bin; those that failed or were dropped stay counted."),
     )  # fmt: skip
@@ -157,7 +158,7 @@ def _medians_ms(due: Times, values: Floats, start_ns: int, bin_s: float, bins: i
     edges = start_ns + np.arange(1, bins) * bin_s * NS_PER_S
     parts = np.split(values, np.searchsorted(due, edges))
     known = [part[~np.isnan(part)] for part in parts]
-    return [1e3 * float(np.median(part)) if part.size else 0.0 for part in known]
+    return [1e3 * float(np.median(part)) if part.size else math.nan for part in known]
 
 
 def _client(client: ClientCheck | Missing) -> Section:

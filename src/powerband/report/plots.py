@@ -150,10 +150,10 @@ def _steps(line: Curve, x: Axis) -> list[tuple[float, float]]:
 
 
 def rate_plot(title: str, lines: Sequence[tuple[str, Sequence[float]]], bin_s: float, name: str) -> Svg:
-    """Rates in equal bins of time, one line a run; ``lines`` are (style, value per bin)."""
+    """Rates in equal bins of time, one line a run; ``lines`` are (style, value per bin, NaN where there is none)."""
     bins = max(len(values) for _, values in lines)
     x = linear_axis(0, max(bins * bin_s, bin_s), "time since the first request was due", duration_label, count=4)
-    peak = max((value for _, values in lines for value in values), default=0.0)
+    peak = max((value for _, values in lines for value in values if not math.isnan(value)), default=0.0)
     y = linear_axis(0, peak or 1.0, name, lambda value: f"{value:,g}", count=4)
     curves = [
         curve(_bins(values, bin_s, x, y), PLOT_HEIGHT, f"line {style}", steps=True) for style, values in lines if values
@@ -162,8 +162,9 @@ def rate_plot(title: str, lines: Sequence[tuple[str, Sequence[float]]], bin_s: f
 
 
 def _bins(values: Sequence[float], bin_s: float, x: Axis, y: Axis) -> list[tuple[float, float]]:
-    points = [(x.at(index * bin_s), y.at(value)) for index, value in enumerate(values)]
-    return [*points, (x.at(len(values) * bin_s), y.at(values[-1]))]
+    places = [value if math.isnan(value) else y.at(value) for value in values]
+    points = [(x.at(index * bin_s), place) for index, place in enumerate(places)]
+    return [*points, (x.at(len(values) * bin_s), places[-1])]
 
 
 def waterfall(title: str, spans: Sequence[Span], horizon_s: float, style: str) -> Svg:

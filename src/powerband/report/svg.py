@@ -108,12 +108,17 @@ def _power(value: float) -> int:
 
 
 def curve(points: Iterable[tuple[float, float]], height: float, class_: str, *, steps: bool = False) -> Svg:
-    """A line through (x, y) shares, y upwards; ``steps`` goes right first, then up, as a distribution does."""
+    """A line through (x, y) shares, y upwards; ``steps`` goes right first, then up, as a distribution does.
+
+    Where y is not a number there is a gap.
+    """
     commands: list[str] = []
-    last_y = 0.0
+    last_y = math.nan
     for x, y in points:
         place_x, place_y = f"{x * CURVE_WIDTH:.1f}", f"{(1 - y) * height:.1f}"
-        if not commands:
+        if math.isnan(y):
+            commands += [f"H{place_x}"] if steps and not math.isnan(last_y) else []
+        elif math.isnan(last_y):
             commands.append(f"M{place_x} {place_y}")
         elif steps:
             commands.append(f"H{place_x}" + (f"V{place_y}" if y != last_y else ""))

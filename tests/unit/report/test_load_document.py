@@ -1,5 +1,7 @@
 """The page of one run of the load generator, from ten requests whose figures are known by hand."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,10 @@ from powerband.records.run import ClientCheck, Run
 from powerband.records.slo import parse_slo
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
+from powerband.report.document import Figures
 from powerband.report.load_document import _counts, _medians_ms, load_document
 from powerband.report.page import render_document
+from powerband.report.plots import PLOT_HEIGHT
 
 MS, S = 1_000_000, 1_000_000_000
 HOSTILE = "<script>alert(1)</script>"
@@ -75,7 +79,20 @@ def test_bins_hold_what_came_in_them() -> None:
     times = np.array([0, S, 3 * S // 2, 9 * S], dtype=np.int64)
     assert _counts(times, 0, 1.0, 4).tolist() == [1, 2, 0, 1]  # what is beyond the last bin belongs to it
     values = np.array([0.1, 0.3, 0.5, np.nan])
-    assert _medians_ms(times, values, 0, 1.0, 4) == pytest.approx([100.0, 400.0, 0.0, 0.0])
+    assert _medians_ms(times, values, 0, 1.0, 4) == pytest.approx([100.0, 400.0, np.nan, np.nan], nan_ok=True)
+
+
+def test_the_median_of_no_answer_is_a_gap_and_never_0() -> None:
+    """Answered in the first and the last of three seconds only: two pieces of line, none of them at the bottom."""
+    found = Columns([trace(0, 100), trace(1, 50, "http_503"), trace(2, 100)])
+    section = next(part for part in load_document(run(end_ns=3 * S), found, None, []).sections if part.id == "time")
+    figures = [figure for block in section.blocks if isinstance(block, Figures) for figure in block.items]
+    drawn = next(figure for figure in figures if figure.title == "Median TTFT")
+    line = re.search(r'<path d="([^"]*)" class="line', drawn.svg)
+    assert line is not None
+    assert line[1].count("M") == 2
+    assert f"V{PLOT_HEIGHT:.1f}" not in line[1]
+    assert "a gap where none was answered" in drawn.caption
 
 
 def test_a_run_without_requests_is_still_a_page() -> None:

@@ -74,6 +74,13 @@ def test_a_distribution_of_nothing_is_not_drawn() -> None:
     assert plots.estimates_plot("t", [], None, "x") is None
 
 
+def test_a_value_that_is_missing_is_a_gap_in_the_line() -> None:
+    """Four bins of a second, of 1, 2, nothing and 1: the axis ends at 4 s and 2, the line stops at 2 s."""
+    drawn = plots.rate_plot("t", [("chosen", [1.0, 2.0, math.nan, 1.0])], 1.0, "x")
+    path = next(element.get("d") or "" for element in parse(drawn).iter("path"))
+    assert path == "M0.0 110.0H250.0V0.0H500.0M750.0 110.0H1000.0"
+
+
 def test_the_parts_of_a_bar_cover_its_whole() -> None:
     parts = [plots.Part(str(size), size, "c1", f"part {size}") for size in (1.0, 2.0, 5.0)]
     rects = list(parse(plots.stacked_bar("bar", parts)).iter("rect"))

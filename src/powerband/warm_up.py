@@ -19,6 +19,7 @@ from powerband.records.workload import RequestSpec, Workload
 _MOST_IN_FLIGHT, _LONGEST_INPUT = 256, 2048
 _INPUT, _OUTPUT, _REHEARSED_OUTPUT = 16, 4, 8
 _ANSWER_S = 60.0  # for one step: the very first request may compile much
+_MOMENT_S = 2.0  # in which a parent learns that its child is gone, also where others keep the cores busy
 _WIDTHS_S, _PROMPTS_S, _REHEARSAL_S = 3.0, 2.0, 3.0  # of an engine that is warm; what compiling adds ends by _UNTIL_S
 _UNTIL_S = 30.0
 _TRIES = 3
@@ -152,7 +153,7 @@ def _send(running: RunningEngine, target: Target, workload: Workload) -> float:
     try:
         loaded = run_load(target, workload, t0_ns=time.monotonic_ns(), deadline_s=_ANSWER_S)
     except EngineError:
-        if running.alive():
+        if not _breaks(running):
             raise
         raise broken(running, "the engine died in its warm-up") from None
     raise_if_interrupted(loaded)
@@ -160,6 +161,16 @@ def _send(running: RunningEngine, target: Target, workload: Workload) -> float:
     if any(trace.status != "ok" for trace in loaded.traces):
         return math.inf
     return ns_to_s(loaded.end_ns - min(trace.t_send_ns or 0 for trace in loaded.traces))
+
+
+def _breaks(running: RunningEngine) -> bool:
+    """Whether it ends or tells of a fault within a moment: what answers may be gone before its parent knows."""
+    until_s = time.monotonic() + _MOMENT_S
+    while running.alive() and running.fault() is None:
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def raise_if_interrupted(loaded: Loaded) -> None:

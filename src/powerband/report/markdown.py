@@ -81,9 +81,9 @@ def _cell(cell: Cell) -> str:
 
 def escape(text: str) -> str:
     """Text on one line that Markdown shows as it is: no markup, no HTML, nobody notified."""
-    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")  # without it no > ends a tag
     line = _REFERENCE.sub(r"\1<!-- -->", _SPECIAL.sub(r"\\\1", line))
-    return re.sub(r"^([-+#]|\d+[.)])(?=\s)", r"\\\1", line)
+    return re.sub(r"^(>|[-+#](?=\s)|\d+[.)](?=\s))", r"\\\1", line)
 
 
 def code_span(text: str) -> str:

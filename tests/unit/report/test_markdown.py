@@ -60,7 +60,10 @@ def test_no_tag_comes_from_outside(make: object, runs: dict[str, Run]) -> None:
     [
         ("a_b *c* [x](http://e)", r"a_b \*c\* [x\](http://e)"),
         ("_x_ and `y` | z", r"\_x\_ and \`y\` \| z"),
-        ("<b>&", "&lt;b&gt;&amp;"),
+        ("<b>&", "&lt;b>&amp;"),
+        ("1 -> 2 > 0", "1 -> 2 > 0"),
+        ("> quoted", r"\> quoted"),
+        (">quoted", r"\>quoted"),
         ("ask @team about #12, not a@b.c", "ask @<!-- -->team about #<!-- -->12, not a@b.c"),
         ("# title", r"\# title"),
         ("1. one\ntwo", r"\1. one two"),

@@ -154,6 +154,7 @@ class Headline:
     interval: str
     sentence: str
     details: tuple[str, ...] = field(default=())
+    missed: str = ""  # the promise, by a change to keep all the same
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """The answer of a loop in one sentence: the ratio, its interval and the verdict, or why there is none."""
 
+from dataclasses import replace
+
 from powerband.records.finding import Diagnosis
 from powerband.records.rounds import LoopReport
+from powerband.records.slo import Slo
 from powerband.records.value import Interval, Missing
 from powerband.records.verdict import Compared, QualityResult, Verdict
 from powerband.report.compare import measured, noise_text, repeats_text
@@ -33,7 +36,20 @@ def headline(report: LoopReport) -> Headline:
     """The verdict in one sentence with the ratio and its interval, or why there is none."""
     if report.verdict is None:
         return _unverified(report)
-    verdict = report.verdict
+    found = _verified(report, report.verdict)
+    missed = _missed(report.slo, report.verdict)
+    return replace(found, missed=missed, sentence=f"{found.sentence}; {missed}") if missed else found
+
+
+def _missed(slo: Slo | None, verdict: Verdict) -> str:
+    """That a change to keep does not keep the promise."""
+    row = next((row for row in verdict.metrics if row.name == "attainment"), None)
+    if slo is None or row is None or verdict.verdict != "keep" or row.after >= slo.attainment:
+        return ""
+    return f"the promise is still missed: {percent(row.after)} of the requests, {slo.attainment * 100:g} % promised"
+
+
+def _verified(report: LoopReport, verdict: Verdict) -> Headline:
     row = next((row for row in verdict.metrics if row.name == (verdict.objective or report.objective)), None)
     answer = verdict.verdict
     if row is None:

@@ -11,6 +11,9 @@ from powerband.records.columns import compute_metrics
 from powerband.records.run import ClientCheck
 from powerband.records.value import Missing
 from powerband.report import text
+from powerband.report.loop_document import loop_document
+from powerband.report.markdown import draw_markdown
+from powerband.report.page import render_document
 from tests.support import sample_report as sample
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -131,3 +134,21 @@ def test_colour_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) 
     assert terminal() == {"width": 93, "color": False}
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert terminal() == {"width": 120, "color": False}
+
+
+def test_a_kept_result_that_misses_the_promise_says_so_on_screen_page_and_in_markdown() -> None:
+    """97.9 % of the requests keep limits that 99 % were promised; at 95 % nothing more is said."""
+    made = sample.sample_report()
+    report = msgspec.structs.replace(made, slo=msgspec.structs.replace(sample.SLO, attainment=0.99))
+    said = (
+        "4.2× goodput at the same traffic [3.6, 4.9], keep; "
+        "the promise is still missed: 97.9 % of the requests, 99 % promised"
+    )
+    assert text.render_loop(report, width=160).splitlines()[0] == said
+    document = loop_document(report, sample.sample_runs())
+    assert f"**{said}**" in draw_markdown(document)
+    assert (
+        "the promise is still missed: 97.9 % of the requests, 99 % promised"
+        in render_document(document).split("<nav")[0]
+    )
+    assert "still missed" not in text.render_loop(made, width=160)

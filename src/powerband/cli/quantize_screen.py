@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +13,10 @@ from powerband.records.units import format_bytes, format_duration
 from powerband.report.text import draw
 
 _WORDS = {"runs": "runs", "slow": "runs, slowly", "unknown": "not known", "refused": "cannot"}
+_SHORT = {"runs": "yes", "slow": "slowly", "unknown": "not known", "refused": "no"}
+_COLUMNS = ("method", "format", "runs", "weights", "users", "out\ntok/s", "TTFT", "TPOT", "prefill", "risk")
+_WORDED = ("method", "format", "runs", "risk")  # set left
+_LEAST_NEEDED = ("prefill", "format", "risk")
 
 
 def draw_plan(setting: Any, plan: Any) -> str:
@@ -19,21 +24,43 @@ def draw_plan(setting: Any, plan: Any) -> str:
     head = [Text(_headline(setting, plan, possible), style="bold")]
     if plan.stored is not None and plan.stored.format != "none" and not plan.stored.possible:
         head.append(Text(f"as it is ({plan.stored.format}): {plan.stored.why}; {_instead(plan.stored)}"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("method", "format", "", "weights", "users", "out tok/s", "TTFT", "TPOT", "prefill", "risk"):
-        table.add_column(name, justify="left" if name in ("method", "format", "", "risk") else "right", no_wrap=True)
-    if plan.base is not None:
-        table.add_row("-", "16 bits", "as it is", *_figures(plan.base), "")
-    for row in possible:
-        table.add_row(row.method, row.format, _WORDS[row.support.answer], *_figures(row.forecast), row.risk)
+    view = terminal()
+    table, left_out = _table(plan, possible, view["width"])
     notes = _grouped((text, row.method) for row in possible for text in _notes(row))
     cannot = _grouped((_why_not(row.support), row.method) for row in plan.rows if not row.support.possible)
-    parts: list[Any] = [*head, table, Text(_basis(setting, plan), style="dim")]
+    parts: list[Any] = [*head, table, Text(_basis(setting, plan, left_out), style="dim")]
     parts += [Text("cache", style="bold"), *map(_cache_line, plan.cache)] if plan.cache else []
     parts += [Text("to know", style="bold"), *notes] if notes else []
     parts += [Text("cannot", style="bold"), *cannot] if cannot else []
     parts.append(Text(f"table of {plan.table_version}; quality is measured, not planned: powerband verify --quality"))
-    return draw(parts, **terminal())
+    return draw(parts, **view)
+
+
+def _table(plan: Any, possible: list[PlanRow], width: int) -> tuple[Table, list[str]]:
+    """The table, and the columns that it has no room for, the least needed first; a cell is never cut."""
+    rows = [["as it is", "16 bits", "", *_figures(plan.base), ""]] if plan.base is not None else []
+    rows += [
+        [row.method, row.format, _SHORT[row.support.answer], *_figures(row.forecast), row.risk] for row in possible
+    ]
+    filled = [index for index in range(len(_COLUMNS)) if any(row[index] for row in rows)]
+    left_out: list[str] = []
+    while (gap := _gap(filled, rows, width)) == 0 and len(left_out) < len(_LEAST_NEEDED):
+        left_out.append(_LEAST_NEEDED[len(left_out)])
+        filled = [index for index in filled if _COLUMNS[index] not in left_out]
+    table = Table(box=None, padding=(0, max(gap, 1), 0, 0), header_style="dim", pad_edge=False)
+    for index in filled:
+        justify: JustifyMethod = "left" if _COLUMNS[index] in _WORDED else "right"
+        table.add_column(_COLUMNS[index], justify=justify, vertical="bottom", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[index] for index in filled))
+    return table, left_out
+
+
+def _gap(filled: list[int], rows: list[list[str]], width: int) -> int:
+    """Blanks between columns: 2, or 1 where that is too wide; 0 where there is no room for 1 either."""
+    words = [[*_COLUMNS[index].split("\n"), *(row[index] for row in rows)] for index in filled]
+    cells = sum(max(map(len, column)) for column in words)
+    return next((gap for gap in (2, 1) if cells + gap * (len(words) - 1) <= width), 0)
 
 
 def _cache_line(row: CacheRow) -> Text:
@@ -49,11 +76,24 @@ def _headline(setting: Any, plan: Any, possible: list[PlanRow]) -> str:
     where = f"{setting.config.engine} on {setting.device.name}"
     if not possible:
         return f"Nothing of what was asked runs with {where}."
-    best = possible[0]
-    saved = ""
-    if plan.base is not None and best.forecast is not None:
+    total = len(plan.rows)
+    tight = [row for row in possible if row.forecast is not None and not row.forecast.fits]
+    good = [row for row in possible if row not in tight]
+    too_big = f"; {len(tight)} {'more ' if good else ''}{_run_but_do_not_fit(len(tight))}" if tight else ""
+    if not good:
+        return f"None of {total} fits with {where}{too_big}."
+    best, one, saved = good[0], len(good) == 1, ""
+    fit, unknown = (" and fits", "it fits") if one else (" and fit", "they fit")
+    if best.forecast is None:
+        fit, where = "", f"{where}, whether {unknown} is not known here"
+    elif plan.base is not None:
         saved = f": weights {format_bytes(plan.base.weight_bytes)} -> {format_bytes(best.forecast.weight_bytes)}"
-    return f"{len(possible)} of {len(plan.rows)} run with {where}; least risk first, {best.method}{saved}."
+    run = f"{len(good)} of {total} {'runs' if one else 'run'}{fit} with {where}"
+    return f"{run}{too_big}; least risk first, {best.method}{saved}."
+
+
+def _run_but_do_not_fit(count: int) -> str:
+    return "runs but does not fit (!)" if count == 1 else "run but do not fit (!)"
 
 
 def _figures(found: Forecast | None) -> list[str]:
@@ -70,10 +110,11 @@ def _figures(found: Forecast | None) -> list[str]:
     ]
 
 
-def _basis(setting: Any, plan: Any) -> str:
+def _basis(setting: Any, plan: Any, left_out: list[str]) -> str:
     traffic = f"at {setting.traffic.source}" if setting.traffic else "no traffic given, so no speeds"
     missing = "" if plan.base is not None else f"; no memory ledger for {setting.config.engine} here"
-    return f"weights and users: ledger; speeds simulated from the datasheet, {traffic}{missing}; ! does not fit"
+    cut = f"; no room here for {', '.join(left_out)} (--json has all)" if left_out else ""
+    return f"weights and users: ledger; speeds simulated from the datasheet, {traffic}{missing}; ! does not fit{cut}"
 
 
 def _notes(row: PlanRow) -> list[str]:

@@ -85,11 +85,11 @@ def question(setting: Setting, name: str) -> Question:
 
 
 def make_plan(setting: Setting, methods: Sequence[str], tool: str | None = None) -> Plan:
-    """A row for each method, those that run and cost least risk first; those that cannot run last, with the reason."""
+    """A row for each method: what fits, then what does not, each with the least risk first; last what cannot run."""
     rows = [_row(setting, parse_method(name, tool)) for name in methods]
     order = {"runs": 0, "slow": 1, "unknown": 2, "refused": 3}
     risks = {"low": 0, "medium": 1, "high": 2}
-    rows.sort(key=lambda row: (order[row.support.answer], risks[row.risk], _speed(row)))
+    rows.sort(key=lambda row: (*_room(row), order[row.support.answer], risks[row.risk], _speed(row)))
     stored = stored_format(setting.model)
     return Plan(
         table_version=read_table().version,
@@ -110,6 +110,10 @@ def _cache_rows(setting: Setting) -> Iterator[CacheRow]:
             if found is not None:
                 row = msgspec.structs.replace(row, kv_tokens=found.kv_tokens, users=found.users)
         yield row
+
+
+def _room(row: PlanRow) -> tuple[bool, bool]:
+    return not row.support.possible, row.forecast is not None and not row.forecast.fits
 
 
 def _speed(row: PlanRow) -> float:

@@ -94,6 +94,14 @@ def test_a_plan_puts_what_runs_first_and_says_why_the_rest_cannot() -> None:
     assert awq.forecast.weight_bytes == pytest.approx(expected, rel=0.002)
 
 
+def test_what_does_not_fit_comes_after_what_does() -> None:
+    """Some 32e9 weights: a byte each is more than the 24 GB of an L4, 2.6 bits (llama.cpp's Q2_K) are 10 GB."""
+    shape = llama(layers=64, hidden=5120, heads=40, kv_heads=8, intermediate=25600, vocab=151936, tied=False)
+    knobs = {"max_model_len": 2048, "gpu_memory_utilization": 0.8}
+    plan = make_plan(setting(shape, "vllm", "l4", knobs=knobs), ["mlx4", "w8a8", "gguf:q2_k"])
+    assert [row.method for row in plan.rows] == ["gguf:q2_k", "w8a8", "mlx4"]
+
+
 def test_slow_kernels_are_predicted_slow() -> None:
     """FP8 without FP8 arithmetic is worse than 16 bits at a full batch, as an A100 showed (D016)."""
     plan = make_plan(setting(llama_8b(), "vllm", "a100-80gb", traffic=TRAFFIC), ["fp8", "w8a8"])

@@ -51,6 +51,7 @@ class Trials:
         self.budget_s = budget_s
         self._stand = Stand()
         self.trials: list[Trial] = store.trials(session_id)
+        self.met: list[Trial] = []  # those that this call has recalled or measured, in order
 
     @property
     def engine_seconds(self) -> float:
@@ -58,7 +59,8 @@ class Trials:
 
     @property
     def left_s(self) -> float:
-        return self.budget_s - self.engine_seconds
+        """Of the budget, after the trials met so far: a resumed session decides by what was known at each point."""
+        return self.budget_s - sum(trial.engine_seconds for trial in self.met)
 
     def run(
         self,
@@ -70,14 +72,22 @@ class Trials:
         cut_s: float,
         predicted: Predicted | None = None,
     ) -> tuple[Trial, Run | None]:
-        """The trial called ``key``: recalled, or measured now; a spoilt one is repeated once under its own key."""
+        """The trial called ``key``: recalled, or measured now; a spoilt one is repeated once under its own key.
+
+        Where spoilt trials are the last that a session has, nothing was decided upon them: they are repeated anew.
+        """
         planned = _Planned(config=config, workload=workload, purpose=purpose, cut_s=cut_s, predicted=predicted)
-        for attempt in range(_RETRIES + 1):
-            name = key if attempt == 0 else f"{key}-again"
-            trial, run = self._recall(name) or self._measure(name, planned)
-            if trial.status != "contended":
-                break
-        return trial, run
+        fresh = attempt = 0
+        while True:
+            recalled = self._recall(_name(key, attempt))
+            trial, run = recalled or self._measure(_name(key, attempt), planned)
+            fresh += recalled is None
+            attempt += 1
+            if trial.status != "contended" or fresh > _RETRIES:
+                return trial, run
+            decided = trial.n < len(self.trials) and self._store.trial(self.session_id, _name(key, attempt)) is None
+            if decided and attempt > _RETRIES:
+                return trial, run
 
     def evidence(self, trial: Trial) -> Run:
         """The raw run behind a trial that has one."""
@@ -106,6 +116,7 @@ class Trials:
         trial = self._store.trial(self.session_id, key)
         if trial is None:
             return None
+        self.met.append(trial)
         return trial, self._store.run(trial.run_id) if trial.run_id else None
 
     def _measure(self, key: str, planned: "_Planned") -> tuple[Trial, Run | None]:
@@ -149,8 +160,13 @@ class Trials:
     def _commit(self, key: str, trial: Trial, run: Run | None) -> None:
         self._store.add_trial(self.session_id, key, trial, run)
         self.trials.append(trial)
+        self.met.append(trial)
         if self._watcher and trial.status != "pruned":
             self._watcher.finished(key, trial)
+
+
+def _name(key: str, attempt: int) -> str:
+    return f"{key}-again{attempt if attempt > 1 else ''}" if attempt else key
 
 
 class _Planned(Record):

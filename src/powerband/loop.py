@@ -75,7 +75,7 @@ class Loop:
 
     def trial_cost_s(self, config: EngineConfig) -> float:
         """What a trial of a config that keeps up costs: the slowest start seen, the arrivals, the last answers."""
-        mine = (trial for trial in self.trials.trials if trial.config.engine == config.engine)
+        mine = (trial for trial in self.trials.met if trial.config.engine == config.engine)
         starts = [trial.startup_s for trial in mine if trial.startup_s > 0]
         span_s = self.case.workload.span_s or self.case.cut_s / 3
         return max([_START_S, *starts]) + span_s + _LATE_S

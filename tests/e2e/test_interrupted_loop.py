@@ -68,6 +68,17 @@ def test_a_resumed_loop_that_is_finished_runs_nothing(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == json.loads(first.stdout)
 
 
+def test_a_finished_loop_of_a_small_budget_is_told_again(tmp_path: Path) -> None:
+    """What verifying cost is not taken off the budget before the trials that it verified."""
+    first = run(*loop_argv("--json", budget="54s"), cwd=tmp_path)
+    assert first.returncode in (0, 1), first.stderr
+    told = json.loads(first.stdout)
+    assert told["rounds"], "the budget should pay for a trial"
+    again = run("loop", "--resume", "--json", cwd=tmp_path)
+    assert again.returncode == first.returncode, again.stderr
+    assert json.loads(again.stdout) == told
+
+
 def test_a_session_is_run_by_one_process(tmp_path: Path) -> None:
     home = tmp_path / ".powerband"
     with started(*loop_argv(), cwd=tmp_path) as process:

@@ -52,9 +52,9 @@ class Level(Record):
     """One load on one rung: ``concurrency`` requests kept in flight.
 
     ``metrics`` leaves out the burst that fills the loop and requests that were cut off before they could miss the SLO;
-    ``holds``: whether its attainment reaches the promise's target (None without one). ``tokens_per_s`` counts every token that
-    arrived once the loop had turned over; ``completed_tokens_per_s``, those of whole answers over the whole window, is
-    what ``predicted`` predicts.
+    ``holds``: whether its attainment reaches the promise's target (None without one). ``tokens_per_s`` counts every
+    token that arrived once the loop had turned over; ``completed_tokens_per_s``, those of whole answers over the whole
+    window, is what ``predicted`` predicts.
     """
 
     concurrency: int

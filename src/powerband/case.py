@@ -208,12 +208,12 @@ def prepare(request: CaseRequest) -> Case:
     if url := fixed.get("url"):
         base_url(str(url))
     model = read_model(request.model) if engine.loads_model else None
-    device = read_device(request.device) if engine.loads_model else None
+    named = read_device(request.device) if engine.loads_model or request.device != "auto" else None
     case = Case(
         request=request,
         engine=engine,
         model=model,
-        device=device,
+        device=named if engine.loads_model else None,
         workload=_workload(request, _factor(request.scale_rate), request.requests or _PREVIEW_REQUESTS),
         slo=parse_slo(request.slo) if request.slo is not None else None,
         fixed=fixed,

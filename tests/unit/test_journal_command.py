@@ -8,7 +8,9 @@ import pytest
 
 from powerband.cli import main
 from powerband.cli.session_lock import locked
+from powerband.cli.sessions import held
 from powerband.cli.stored import loop_session
+from powerband.records.errors import EngineError, RequestError
 from powerband.stores.sqlite import Journal
 from tests.unit.test_stores import make_trial
 
@@ -168,3 +170,43 @@ def test_a_load_spends_no_engine_time_of_ours(tmp_path: Path, capsys: pytest.Cap
     out = said(capsys, "journal", "--home", tmp_path)[1]
     (row,) = (line for line in out.splitlines() if load.session_id in line)
     assert row.split() == [load.session_id, "done", "1", "–", "–"]
+
+
+def test_a_request_that_proved_wrong_is_not_the_one_that_resume_goes_on_with(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    good = journal.begin("tune", LOOP)
+    for error, kept in ((RequestError("too small a budget"), False), (EngineError("it did not start"), True)):
+        session = journal.begin("tune", LOOP)
+        with pytest.raises(type(error)), held(journal, session):
+            raise error
+        assert (session.session_id in {one.session_id for one in journal.sessions()}) is kept
+        assert loop_session(journal, None).session_id == (session if kept else good).session_id
+    begun = journal.begin("tune", LOOP)
+    journal.add_trial(begun.session_id, "baseline", make_trial(1, None), None)
+    with pytest.raises(RequestError), held(journal, begun):
+        raise RequestError("found later")
+    assert journal.session(begun.session_id).status == "failed"
+    journal.close()
+
+
+WRONG = {
+    "--task": "/nope.jsonl",
+    "--limits": "nope",
+    "--prompts": "-1",
+    "--answer-tokens": "-1",
+    "--judge-timeout": "0s",
+    "--device": "nope",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+@pytest.mark.parametrize("command", ["tune", "loop"])
+def test_an_option_that_is_wrong_is_refused_where_it_is_not_needed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
+) -> None:
+    home = str(tmp_path / "home")
+    traffic = ["--traffic", "in=2,out=2,arrivals=poisson(5/s)", "--budget", "1s", "--home", home]
+    code, _, err = said(capsys, command, "fake", "--engine", "fake", *traffic, option, WRONG[option])
+    assert code == 2
+    assert WRONG[option] in err
+    assert not (tmp_path / "home").exists()

@@ -5,7 +5,7 @@ import argparse
 import msgspec
 
 from powerband.case import CaseRequest
-from powerband.cli import options, sessions
+from powerband.cli import options, sessions, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.pages import write_page
 from powerband.cli.progress import Narrator
@@ -37,6 +37,7 @@ def is_ladder(args: argparse.Namespace) -> bool:
 
 def run(args: argparse.Namespace) -> int:
     """Climb as far as ``--budget`` of this call pays for; 0 also where it was cut off, since --resume goes on."""
+    verify_quality.task_of(args)
     request = None if args.resume is not None else sessions.request_of(args)
     case = None if request is None else prepare_ladder(request)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)

@@ -98,6 +98,7 @@ def _rival(text: str) -> str:
 
 def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Journal]:
     """Run or resume a session to its end; whatever ends it, its finished trials and its status are in the journal."""
+    verify_quality.task_of(args)  # what is wrong in it is said at once, and where no gate is needed too
     request = None if args.resume is not None else request_of(args)
     cases = () if request is None else prepare_all(request)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)
@@ -176,7 +177,8 @@ def plan_words(journal: Journal, report: LoopReport) -> str:
 
 @contextmanager
 def held(journal: Journal, session: Session) -> Iterator[None]:
-    """Hold the session against a second process, and write down how it ended."""
+    """Hold the session against a second process, and write down how it ended; a request that proved wrong before its
+    first trial is taken out again, so that --resume still finds the session before it."""
     with locked(journal, session):
         try:
             yield
@@ -185,6 +187,8 @@ def held(journal: Journal, session: Session) -> Iterator[None]:
             raise
         except PowerbandError as error:
             journal.end(session.session_id, "failed", error.message)
+            if isinstance(error, RequestError):
+                journal.forget(session.session_id)
             raise
         journal.end(session.session_id, "done")
 

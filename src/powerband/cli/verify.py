@@ -117,9 +117,10 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
         seed=args.seed,
     )
     case = _checked(prepare(request), before, after)
+    narrator = Narrator(quiet=args.quiet)
+    gate = verify_quality.gate_of(args, narrator)  # a wrong request leaves no trace in the journal
     journal = Journal(args.home)
     session = journal.begin("verify", msgspec.json.encode(request).decode())
-    narrator = Narrator(quiet=args.quiet)
     trials = Trials(
         journal,
         session.session_id,
@@ -131,7 +132,7 @@ def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfi
     )
     loop = Loop(case, trials)
     with held(journal, session):
-        loop.gate = verify_quality.gate_of(args, narrator)
+        loop.gate = gate
         verdict = loop.compare(before, after, minimum_effect=args.minimum_effect)
     if loop.gate is not None:
         verify_quality.write_pages(args.home, loop.gate, narrator)

@@ -13,7 +13,7 @@ from powerband.load.quality.tasks import PRESETS, load_task
 from powerband.plan import read_plan
 from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.errors import RequestError
-from powerband.records.quality import QualityReport
+from powerband.records.quality import QualityReport, QualityTask
 from powerband.records.units import format_duration, parse_duration
 from powerband.records.workload import Workload
 from powerband.report.page import render_document
@@ -46,21 +46,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine knob for both")
 
 
-def gate_of(args: argparse.Namespace, narrator: Narrator) -> Gate | None:
-    """The gate that the options describe, None for the task "none"; raises RequestError before anything is started."""
-    if args.task == "none":
-        return None
+def task_of(args: argparse.Namespace) -> QualityTask | None:
+    """The task that the options describe, None for "none"; raises RequestError for what is wrong in it."""
+    judge_timeout_s = parse_duration(args.judge_timeout)
     for name, value in (("--prompts", args.prompts), ("--answer-tokens", args.answer_tokens)):
         if value < 0:
             raise RequestError(f"{name} {value} is below 0", hint="leave it out for all that the task asks")
-    task = load_task(
+    if args.task == "none":
+        return None
+    return load_task(
         args.task,
         limits=args.limits,
         judge=args.judge,
-        judge_timeout_s=parse_duration(args.judge_timeout),
+        judge_timeout_s=judge_timeout_s,
         most=args.prompts,
         answer_tokens=args.answer_tokens,
     )
+
+
+def gate_of(args: argparse.Namespace, narrator: Narrator) -> Gate | None:
+    """The gate of that task, None where it is "none"."""
+    task = task_of(args)
+    if task is None:
+        return None
     return Gate(
         task=task,
         home=args.home,

@@ -33,6 +33,9 @@ class Store(Protocol):
 
     def end(self, session_id: str, status: SessionStatus, note: str = "") -> None: ...
 
+    def forget(self, session_id: str) -> None:
+        """Take out a session that has no trial."""
+
     def session(self, session_id: str | None) -> Session:
         """The session of that id, or the latest where it is None; RequestError where there is none."""
 

@@ -62,6 +62,11 @@ class Journal:
         with self._lock, self._writing():
             self._db.execute("UPDATE session SET status=?, note=? WHERE session_id=?", (status, note, session_id))
 
+    def forget(self, session_id: str) -> None:
+        unused = "DELETE FROM session WHERE session_id=? AND session_id NOT IN (SELECT session_id FROM trial)"
+        with self._lock, self._writing():
+            self._db.execute(unused, (session_id,))
+
     def session(self, session_id: str | None) -> Session:
         sessions = self.sessions()
         if not sessions:

@@ -61,6 +61,25 @@ def test_one_screen_that_a_person_reads(model: str, capsys: pytest.CaptureFixtur
     assert err == ""
 
 
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_no_word_is_cut_whatever_the_width(model: str, width: int, monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr("powerband.cli.account.screen_width", lambda: width)
+    spec = "in=500,out=100,concurrency=4,arrivals=poisson(0.5/s)"
+    asked = [model, "--device", "rtx3060", "--traffic", spec.replace("concurrency=4,", "")]
+    assert main(["account", *asked]) == 1
+    screen = capsys.readouterr().out
+    assert max(map(len, screen.splitlines())) <= width
+    found = document(capsys, *asked)
+    said = " ".join(screen.split())
+    assert any("still does not fit" in remedy["predicted"] for remedy in found["remedies"])
+    for remedy in found["remedies"][:8]:
+        assert f"{remedy['change']} {remedy['predicted']}" in said
+    assert "in=500,out=100,arrivals=poisson(0.5/s)" in said
+    for note in found["assumed"][:4]:
+        assert f"assumed: {note}" in said
+
+
 def test_exit_codes_say_whether_it_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["account", model, "--device", "rtx4090"]) == 0
     assert main(["account", model, "--device", "rtx3060"]) == 1

@@ -22,6 +22,7 @@ from powerband.cli.options import (
     print_json,
     print_text,
     read_workload,
+    screen_width,
 )
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import device_catalogue, read_device
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     ledger = predict(residual)
     document = describe(ledger, model, config, arguments.count)
     if log is None:
-        show(arguments, document, draw_ledger(ledger, model, engine, traffic.concurrency if traffic else None))
+        users = traffic.concurrency if traffic else None
+        show(arguments, document, draw_ledger(ledger, model, engine, users, width=screen_width()))
         return 0 if ledger.fits else 1
     found = reconcile(ledger, log.report, engine=engine, version=version, family=model.family, source=log.source)
     keep = combined(residual, found.residual)
@@ -105,7 +107,7 @@ def run_compare(
         prices=prices,
     )
     document = {"model": model.name, "engine": config.engine, "config": config.knobs, "devices": fits}
-    text = draw_fits(fits, model.name, config.engine, traffic=traffic.source if traffic else "")
+    text = draw_fits(fits, model.name, config.engine, traffic=traffic.source if traffic else "", width=screen_width())
     show(arguments, document, text)
     return 0 if fits else 1
 

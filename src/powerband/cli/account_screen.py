@@ -7,13 +7,14 @@ from powerband.account.reconcile import Reconciliation
 from powerband.records.memory import MemoryLedger
 from powerband.records.model import ModelSpec
 from powerband.records.units import GIB, format_bytes
+from powerband.report.width import wrap
 
 _BAR = 24
 _MOST_REMEDIES = 8
-_WIDTH = 132
+_HANG = 6  # blanks before what a line has no room for
 
 
-def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int | None = None) -> str:
+def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int | None = None, *, width: int) -> str:
     """Lines with their share of the device, capacity, remedies and assumptions; ``asked``: the traffic's users."""
     ranks = f" x {ledger.ranks}" if ledger.ranks > 1 else ""
     version = f" {ledger.engine_version}" if ledger.engine_version else ""
@@ -35,8 +36,8 @@ def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int 
     rows.append(f"  {'device':<12}{ledger.memory_bytes / GIB:>8.2f} GiB {'each' if ledger.ranks > 1 else ''}")
     rows += ["", *_capacity_rows(ledger, asked)]
     rows += _remedy_rows(ledger)
-    rows += [f"  assumed: {note}"[:_WIDTH] for note in ledger.assumed[:4]]
-    return "\n".join(rows) + "\n"
+    rows += [f"  assumed: {note}" for note in ledger.assumed[:4]]
+    return _lines(rows, width)
 
 
 def _capacity_rows(ledger: MemoryLedger, asked: int | None) -> list[str]:
@@ -48,7 +49,7 @@ def _capacity_rows(ledger: MemoryLedger, asked: int | None) -> list[str]:
         interval = cap.users_interval
         between = f" ({interval.low:.0f} to {interval.high:.0f})" if interval else ""
         users = f"{cap.users_at_traffic:.0f}{between}"
-        rows.append(f"  users   {users}, until the cache runs out 1 moment in 100 ({cap.traffic[:40]})")
+        rows.append(f"  users   {users}, until the cache runs out 1 moment in 100 ({cap.traffic})")
         rows.append(f"          {cap.users_at_double_length:.0f} where every length doubles")
         if asked is not None:
             rows.append(
@@ -64,12 +65,12 @@ def _remedy_rows(ledger: MemoryLedger) -> list[str]:
         return []
     rows = ["", "  what would help, cheapest first"]
     for remedy in ledger.remedies[:_MOST_REMEDIES]:
-        rows.append(f"  - {remedy.change:<36} {remedy.predicted}"[:_WIDTH])
+        rows.append(f"  - {remedy.change:<36} {remedy.predicted}")
     left = len(ledger.remedies) - _MOST_REMEDIES
     return [*rows, *([f"    and {left} more in --json"] if left > 0 else []), ""]
 
 
-def draw_fits(fits: Sequence[Fit], model: str, engine: str, *, traffic: str) -> str:
+def draw_fits(fits: Sequence[Fit], model: str, engine: str, *, traffic: str, width: int) -> str:
     """Cards in order of their total memory."""
     if not fits:
         return f"{model} fits on no card of the catalogue, up to 8 of each, with {engine}\n"
@@ -77,7 +78,7 @@ def draw_fits(fits: Sequence[Fit], model: str, engine: str, *, traffic: str) -> 
     priced = any(fit.price_per_hour is not None for fit in fits)
     rows = [f"{model} with {engine}: the fewest cards of each kind that hold it, smallest first", ""]
     if traffic:
-        rows.insert(1, f"users: until the cache runs out in 1 moment of 100, {traffic[:80]}")
+        rows.insert(1, f"users: until the cache runs out in 1 moment of 100, {traffic}")
     rows.append(
         f"  {'cards':<24}{'memory':>10}{'weights':>12}{'cache tokens':>15}{what:>16}"
         + (f"{'per hour':>12}" if priced else "")
@@ -87,7 +88,11 @@ def draw_fits(fits: Sequence[Fit], model: str, engine: str, *, traffic: str) -> 
         memory, weights = f"{fit.count * fit.memory_bytes / GIB:.0f} GiB", f"{fit.weights_bytes / GIB:.1f} GiB"
         price = f"{fit.price_per_hour:>12.2f}" if fit.price_per_hour is not None else ""
         rows.append(f"  {name:<24}{memory:>10}{weights:>12}{fit.kv_tokens:>15,}{fit.users:>16.0f}{price}")
-    return "\n".join(rows) + "\n"
+    return _lines(rows, width)
+
+
+def _lines(rows: Sequence[str], width: int) -> str:
+    return "\n".join(wrap(row, width, _HANG) for row in rows) + "\n"
 
 
 def draw_reconciliation(found: Reconciliation, after: MemoryLedger, saved: str) -> str:

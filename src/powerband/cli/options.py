@@ -12,6 +12,7 @@ import msgspec
 from powerband.records.errors import RequestError
 from powerband.records.slo import parse_slo
 from powerband.records.workload import Workload
+from powerband.report.width import PIPE_WIDTH
 
 HOME = ".powerband"
 
@@ -112,11 +113,11 @@ def print_text(text: str) -> None:
     sys.stdout.flush()
 
 
+def screen_width() -> int:
+    return shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if sys.stdout.isatty() else PIPE_WIDTH
+
+
 def terminal() -> dict[str, Any]:
     """Width and colour for the text renderers: plain where stdout is no terminal, NO_COLOR is set or TERM is dumb."""
-    from powerband.report.format import PIPE_WIDTH  # with numpy, which commands that draw nothing do without
-
-    on_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if on_terminal else PIPE_WIDTH
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return {"width": width, "color": on_terminal and not plain}
+    return {"width": screen_width(), "color": sys.stdout.isatty() and not plain}

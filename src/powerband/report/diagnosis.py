@@ -9,8 +9,9 @@ from rich.text import Text
 
 from powerband.records.finding import Diagnosis, Finding, Proof, Share
 from powerband.records.units import format_duration
-from powerband.report.format import PIPE_WIDTH, WHOLES, one_line, percent, percents, words
+from powerband.report.format import WHOLES, one_line, percent, percents, words
 from powerband.report.text import draw
+from powerband.report.width import PIPE_WIDTH
 
 # More findings than this leave the screen; the rest is in --json.
 _SHOWN = 4

@@ -26,7 +26,6 @@ LABELS = {
     "e2e_p50_s": "E2E p50",
     "e2e_p99_s": "E2E p99",
 }
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 WHOLES = {"window": "the window", "request_time": "request time"}  # what a finding's share is a share of
 HIGHER_IS_BETTER = {
     "goodput_per_s",

@@ -8,9 +8,10 @@ from powerband.records.metrics import Distribution
 from powerband.records.units import format_duration
 from powerband.records.value import Missing
 from powerband.report.document import NONE, Cell, Column, Table
-from powerband.report.format import PIPE_WIDTH, clean, ratio, significant, words
+from powerband.report.format import clean, ratio, significant, words
 from powerband.report.ladder import first_done, gain_of, ladder_document, mean_cell, share_cell
 from powerband.report.text import draw, rich_table
+from powerband.report.width import PIPE_WIDTH
 
 
 def render_ladder(

@@ -6,8 +6,9 @@ from rich.text import Text as RichText
 from powerband.records.quality import QualityMetric, QualityReport
 from powerband.records.value import Missing
 from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Headline, Section, Table, Text, Tone
-from powerband.report.format import PIPE_WIDTH, clean, one_line, significant
+from powerband.report.format import clean, one_line, significant
 from powerband.report.text import draw, rich_table
+from powerband.report.width import PIPE_WIDTH
 
 _LEAD = (
     "Larger is worse in every row. Both sides were asked the same; intervals come from drawing prompts, and the noise "

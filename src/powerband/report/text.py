@@ -19,9 +19,10 @@ from powerband.records.value import Basis, Missing
 from powerband.records.verdict import Verdict
 from powerband.report.compare import after_name, compared_row, comparison, noise_text, repeats_text
 from powerband.report.document import NONE, Cell, Column, Table, Tone, missing_cell
-from powerband.report.format import PIPE_WIDTH, WHOLES, clean, one_line, percent, significant, slo_text, words
+from powerband.report.format import WHOLES, clean, one_line, percent, significant, slo_text, words
 from powerband.report.headline import headline, quality_text
 from powerband.report.trials import FIGURES, figure_cell, figure_names, first_with, settings_cell, status_cell
+from powerband.report.width import PIPE_WIDTH
 
 _STYLES: dict[Tone, str] = {"plain": "", "good": "cyan", "bad": "red", "muted": "dim"}
 _ROOMY = 100

@@ -14,7 +14,7 @@ GOALS = get_args(Goal)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sessions.add_arguments(parser, budget="20m", repeats=2)
+    sessions.add_arguments(parser, budget="20m", repeats=3)
     parser.add_argument(
         "--price", type=float, metavar="P", help="of a card for an hour: gives the cost of tokens before and after"
     )

@@ -80,7 +80,12 @@ class Grid:
     @property
     def whole_space(self) -> int:
         """Configs of the adapter's whole space, of which the grid is a part."""
-        whole = Space(knobs=self._all_knobs, refuses=self._refuses, numerics=True, most=1 << 20)
+        whole = Space(
+            knobs=self._all_knobs,
+            refuses=lambda config: self.adapter.refuses(config, self.workload),
+            numerics=True,
+            most=1 << 20,
+        )
         return len(whole.configs(self.baseline)[0])
 
     def configs(self) -> list[EngineConfig]:

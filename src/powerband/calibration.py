@@ -108,7 +108,7 @@ def calibrate(
         for place, piece in enumerate([*suite, None]):
             left_s = budget_s - (time.monotonic() - began)
             if left_s <= 0:
-                notes.append(f"{budget_s:.0f} s were over before {piece.name if piece else CHECK}")
+                notes.append(f"{budget_s:.3g} s were over before {piece.name if piece else CHECK}")
                 break
             now = piece or build_check(served_per_s or 1.0, longest_tokens, seed + 100)
             run_id = f"{session_id}.{now.name}"

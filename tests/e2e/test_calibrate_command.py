@@ -34,3 +34,12 @@ def test_an_engine_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
     done = run("calibrate", "http://127.0.0.1:9", "--engine", "openai", cwd=tmp_path)
     assert done.returncode == 2
     assert "error: no engine to calibrate" in done.stderr or "engine to calibrate" in done.stderr
+
+
+def test_one_that_found_nothing_is_no_session_that_is_done(tmp_path: Path) -> None:
+    done = run("calibrate", "fake", "--engine", "fake", "--budget", "1ms", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "0.001 s were over before" in done.stderr
+    assert "raise --budget" in done.stderr
+    (session,) = json.loads(run("journal", "--json", cwd=tmp_path).stdout)
+    assert session["status"] == "failed"

@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             say=narrator.say,
         )
-    seen = [found for name, found in runs.items() if name != CHECK]
-    if not seen:
-        raise MachineError("no load gave a usable run: " + "; ".join(notes), hint="end other work and try again")
+        seen = [found for name, found in runs.items() if name != CHECK]
+        if not seen:
+            raise MachineError(f"no usable run: {'; '.join(notes)}", hint="raise --budget, or end other work")
     step = fit_step_time(seen, predict_from_datasheet(model, device, config))
     check = runs.get(CHECK)
     expected = what_if(config, check.workload, step, deadline_s=parse_duration(args.budget)) if check else None

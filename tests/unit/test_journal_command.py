@@ -9,10 +9,10 @@ import pytest
 from powerband.cli import main
 from powerband.cli.session_lock import locked
 from powerband.cli.sessions import held
-from powerband.cli.stored import loop_session
+from powerband.cli.stored import calibrating_runs, loop_session
 from powerband.records.errors import EngineError, RequestError
 from powerband.stores.sqlite import Journal
-from tests.unit.test_stores import make_trial
+from tests.unit.test_stores import make_run, make_trial
 
 LOOP = '{"model": "m", "engine": "fake"}'
 
@@ -210,3 +210,15 @@ def test_an_option_that_is_wrong_is_refused_where_it_is_not_needed_too(
     assert code == 2
     assert WRONG[option] in err
     assert not (tmp_path / "home").exists()
+
+
+def test_steps_of_another_engine_calibrate_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    session = journal.begin("tune", LOOP)
+    journal.add_trial(session.session_id, "baseline", make_trial(1), make_run())
+    for name in ("r1", session.session_id):
+        assert calibrating_runs(journal, [name], ["vllm", "fake"]) == [make_run()]
+        with pytest.raises(RequestError, match="no run of this engine"):
+            calibrating_runs(journal, [name], ["vllm"])
+    assert calibrating_runs(journal, [], ["vllm"]) == []
+    journal.close()

@@ -12,7 +12,7 @@ from powerband.cli import options, verify_quality
 from powerband.cli.command_line import command_line
 from powerband.cli.progress import Narrator
 from powerband.cli.session_lock import locked
-from powerband.cli.stored import RESUMABLE, loop_session, stored_runs
+from powerband.cli.stored import RESUMABLE, calibrating_runs, loop_session
 from powerband.evaluate import Trials
 from powerband.loop import Loop
 from powerband.plan import Plan, load_plan, write_plan
@@ -122,9 +122,9 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             command=command_line(),
             watcher=narrator,
         )
-        known = stored_runs(journal, case.request.calibrate)
+        known = calibrating_runs(journal, case.request.calibrate, [one.engine.name for one in cases])
         rivals = [Loop(other, trials, known=of_engine(known, other)) for other in others]
-        loop = Loop(case, trials, known=of_engine(known, case) if rivals else known, rivals=rivals)
+        loop = Loop(case, trials, known=of_engine(known, case), rivals=rivals)
         # Another engine's answers are others': none is advised that has not passed.
         loop.gate = verify_quality.gate_of(args, narrator) if case.request.numerics or rivals else None
         report = loop.run()

@@ -47,6 +47,17 @@ def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
     return found
 
 
+def calibrating_runs(journal: Journal, names: Sequence[str], engines: Sequence[str]) -> list[Run]:
+    """Those of ``engines``: the steps of another say nothing; RequestError where names were given and none is left."""
+    found = stored_runs(journal, names)
+    kept = [run for run in found if run.config.engine in engines]
+    if names and not kept:
+        seen = ", ".join(sorted({run.config.engine for run in found})) or "none"
+        hint = f"name runs of {', '.join(engines)}; powerband journal lists them"
+        raise RequestError(f"--calibrate {', '.join(names)} holds no run of this engine (seen: {seen})", hint=hint)
+    return kept
+
+
 def loop_session(journal: Journal, name: str | None) -> Session:
     """The session of that name, or the last loop or tune, whatever else came after it; RequestError without one."""
     if name is not None:

@@ -1,6 +1,7 @@
 """powerband simulate from the command line: the document, the sweep, the answer as exit code, and bad requests."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,39 @@ def test_text_says_what_it_rests_on(model: str, capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert "not calibrated" in text
     assert "the promise holds" in text
+
+
+def test_a_sweep_answers_first_and_writes_attainment_one_way(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prompts of 300 and 40 tokens at 6 to 8 ms: one at a time serves some 4 of the 20 that come each second."""
+    assert ask(model, "--sweep", "max_num_seqs=1,64", "--slo", "ttft=1s") == 0
+    lines = capsys.readouterr().out.splitlines()
+    best = " ".join(" ".join(lines).split("simulated;")[0].split())
+    assert best.startswith("best of 2: max_num_seqs=64; ")
+    assert best.endswith("; the promise holds")
+    for words in ("output tokens/s", "attainment 100.0%", "TTFT p50 ", "TPOT p50 "):
+        assert words in best
+    written = [re.findall(r"attainment (?:is )?([^ ,]+)", " ".join(line.split())) for line in lines]
+    shares = [share for found in written for share in found]
+    assert shares[-1] == "100.0%"
+    assert len(shares) == 4  # of the best, of each config, and why one does not keep the promise
+    assert all(re.fullmatch(r"[0-9]+\.[0-9]%", share) for share in shares)
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_sweep_that_keeps_no_promise_names_what_comes_nearest(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate of 20/s with one request at a time: the first is answered in time, later ones wait ever longer."""
+    sweep = ["--sweep", "max_num_seqs=1,2", "--slo", "ttft=100ms,attainment=0.99"]
+    assert ask(model, *sweep) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("none of 2 keeps the promise; nearest: max_num_seqs=2; ")
+    assert ask(model, *sweep, "--json") == 1
+    assert document(capsys)["best"] is None
+
+
+def test_the_best_of_a_sweep_alters_no_answers(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(model, "--sweep", "quantization=none,fp8", "--set", "max_num_seqs=64", "--json") == 0
+    found = document(capsys)
+    assert found["best"] == {"max_num_seqs": 64, "quantization": "none"}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 from powerband.cli import options, parallel
 from powerband.cli import simulate_answers as answers
+from powerband.cli.simulate_screen import draw_answer, draw_found, frontier
 from powerband.cli.simulate_space import configs_of, replicas_of, simulated_over, to_be_gated
 from powerband.records.config import EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
@@ -12,9 +13,7 @@ from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
 from powerband.records.workload import Workload
-
-_LONG_S = 10.0  # from here on a latency is written in seconds
-_SHOWN = ("output_tokens_per_s", "goodput_per_s", "attainment", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
+from powerband.report.width import wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,8 +104,9 @@ def _tell(question: answers.Question, found: list[Any]) -> None:
         names = question.model.name, question.device.name, question.workload.source
         options.print_json(_document(args, found, *names) | more)
     else:
-        lines = [_screen(found, question.step.basis), *answers.describe(more, found)]
-        options.print_text("\n".join(lines))
+        lines = [*draw_answer(more, found), *draw_found(found, question.step.basis), *answers.describe(more, found)]
+        width = options.screen_width()
+        options.print_text("\n".join(wrap(line, width, 6 if line.startswith(" ") else 2) for line in lines))
 
 
 def _stored_runs(args: argparse.Namespace) -> list[Run]:
@@ -144,63 +144,10 @@ def _document(args: argparse.Namespace, found: list[Any], model: str, device: st
             "refused": one.refused,
             "notes": one.notes,
         }
-    front = {config.key for config in _frontier(found)}
+    front = {config.key for config in frontier(found)}
     return {
         **head,
         "sweep": found,
         "frontier": [one.config.knobs for one in found if one.config.key in front],
         "to_be_gated": [to_be_gated(one.config) for one in found],
     }
-
-
-def _frontier(found: list[Any]) -> list[EngineConfig]:
-    from powerband.records.value import Missing
-    from powerband.tune.pareto import Point, pareto_front
-
-    points = [
-        Point(config=one.config, throughput=one.metrics.output_tokens_per_s, latency_s=one.metrics.tpot_s.p50)
-        for one in found
-        if one.metrics is not None and not isinstance(one.metrics.tpot_s, Missing)
-    ]
-    return [point.config for point in pareto_front(points)]
-
-
-def _screen(found: list[Any], step_basis: str) -> str:
-    """A column per figure, a row per config; * marks the frontier of throughput against TPOT."""
-    front = {config.key for config in _frontier(found)} if len(found) > 1 else set()
-    source = "the datasheet, not calibrated" if step_basis == "computed" else f"{step_basis} runs"
-    lines = [f"simulated; step time from {source}; brackets: its 90 % interval"]
-    for one in found:
-        lines.append(f"{'* ' if one.config.key in front else '  '}{answers.name_of(one.config, found)}")
-        if one.refused:
-            lines.append(f"    {one.refused}")
-            continue
-        for figure in _SHOWN:
-            if figure in one.intervals:
-                lines.append(f"    {_figure(figure, one)}")
-        if one.holds is not None:
-            sure = "" if one.surely else ", but not at both ends of the interval"
-            lines.append(f"    the promise {'holds' if one.holds else 'does not hold'}{sure}")
-        lines += [f"    {one.shortfall}"] if one.shortfall else []
-        lines += [f"    {note}" for note in one.notes]
-        if unproved := to_be_gated(one.config):
-            lines.append(f"    to be gated: {', '.join(unproved)} alters the answers")
-    if front:
-        lines.append("* no other config of the sweep has both more output tokens/s and a lower median TPOT")
-    return "\n".join(lines)
-
-
-def _figure(name: str, one: Any) -> str:
-    from powerband.simulate.what_if import figures_of
-
-    value, interval = figures_of(one.metrics)[name], one.intervals[name]
-    if name.endswith("_per_s") or name == "attainment":
-        unit, factor = "  ", 1.0
-    else:
-        unit, factor = (" s", 1.0) if value >= _LONG_S else ("ms", 1e3)
-    shown, low, high = (_number(figure * factor) for figure in (value, interval.low, interval.high))
-    return f"{name.removesuffix('_s') if unit.strip() else name:<20} {shown:>10} {unit} [{low}, {high}]"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

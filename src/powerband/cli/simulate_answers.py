@@ -1,6 +1,7 @@
 """What powerband simulate says beyond the figures: where a promise breaks, what would keep it, what tokens cost."""
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.slo import Slo
+from powerband.records.value import Missing
 from powerband.records.workload import Workload
 from powerband.remedy import Alternative, describe_alternatives, find_alternatives
 from powerband.simulate.breaking import MOST, Breaking, find_breaking
@@ -120,11 +122,25 @@ def collect(question: Question, found: Sequence[WhatIf]) -> dict[str, Any]:
         more["cards"] = [_cards(question, one) for one in found]
     if args.objective is not None:
         figures = more["costs" if args.objective == "cost" else "cards"]
-        more |= _best(figures, found, args)
+        more |= _best([None if figure is None else (figure,) for figure in figures], found, args)
+    elif len(found) > 1:
+        more |= _best([_slowness(one) for one in found], found, args)
     return more
 
 
-def _best(figures: Sequence[float | None], found: Sequence[WhatIf], args: argparse.Namespace) -> dict[str, Any]:
+def _slowness(one: WhatIf) -> tuple[float, ...] | None:
+    """Least where most is delivered in time, and soonest among equals; None where nothing ran."""
+    metrics = one.metrics
+    if metrics is None:
+        return None
+    delivered = metrics.output_tokens_per_s if metrics.goodput_per_s is None else metrics.goodput_per_s
+    waits = [math.inf if isinstance(seen, Missing) else seen.p50 for seen in (metrics.tpot_s, metrics.ttft_s)]
+    return (-delivered, *waits)
+
+
+def _best(
+    figures: Sequence[tuple[float, ...] | None], found: Sequence[WhatIf], args: argparse.Namespace
+) -> dict[str, Any]:
     """The config with the least that leaves the answers as they are; and the least of all, where that is another."""
     usable = sorted((figure, place) for place, figure in enumerate(figures) if _counts(figure, found[place], args))
     ranked = [found[place].config for _, place in usable]
@@ -149,13 +165,6 @@ def describe(more: dict[str, Any], found: Sequence[WhatIf]) -> list[str]:
         for one, figure in zip(found, more.get(name, []), strict=False):
             shown = "none do" if figure is None else f"{figure:.4g}"
             lines.append(f"{name_of(one.config, found)}: {shown} {'for ' if name == 'costs' else ''}{unit}")
-    if "best" in more:
-        several = len({one.config.engine for one in found}) > 1
-        words = "none" if more["best"] is None else _words(more["best_engine"] if several else "", more["best"])
-        lines.append(f"best: {words}")
-    if hope := more.get("best_if_gated"):
-        words = _words(hope["engine"] if several else "", hope["knobs"])
-        lines.append(f"better, if it passes the gate (verify --quality): {words}")
     return lines
 
 
@@ -212,7 +221,7 @@ def _cards(question: Question, one: WhatIf) -> int | None:
     return high * tensor_parallel(one.config)
 
 
-def _counts(figure: float | None, one: WhatIf, args: argparse.Namespace) -> bool:
+def _counts(figure: tuple[float, ...] | None, one: WhatIf, args: argparse.Namespace) -> bool:
     """Whether a config may be best: not where it breaks a promise (fewest cards keep it by their number)."""
     return figure is not None and (args.objective == "cards" or one.holds is not False)
 

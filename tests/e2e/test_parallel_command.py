@@ -63,6 +63,20 @@ def test_the_screen_answers_first(model: str, capsys: pytest.CaptureFixture[str]
         assert words in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_heading_or_figure_is_cut(
+    model: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("powerband.cli.options.screen_width", lambda: width)
+    assert ask(model, "--slo", "ttft=5s", count=4, traffic="in=300,out=40,concurrency=64") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "…" not in text
+    for words in ("TP 4 x DP 1", "TP 2 x DP 2", "TP 1 x DP 4", "communication", "keeps", "best in", "tokens/s"):
+        assert words in text
+
+
 def test_a_promise_that_no_split_keeps_is_exit_code_1(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(model, "--slo", "tpot=10us") == 1
     assert "no split keeps the promise" in capsys.readouterr().out

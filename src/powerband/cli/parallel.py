@@ -147,13 +147,14 @@ def _screen(plan: ParallelPlan, config: EngineConfig) -> str:
     return draw([*lines, *map(Text, plan.notes)], **options.terminal())
 
 
-_COLUMNS = ("split", "output tokens/s", "TTFT p50, p99", "TPOT p50", "decode step", "communication", "best in")
+# Two lines a cell: so they stand beside each other in 80 columns.
+_COLUMNS = ("split", "output\ntokens/s", "TTFT\np50, p99", "TPOT\np50", "decode\nstep", "communication", "best\nin")
 
 
 def _table(plan: ParallelPlan) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    for name in _COLUMNS:
-        table.add_column(name)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="", pad_edge=False)
+    for place, name in enumerate(_COLUMNS):
+        table.add_column(name, vertical="top", no_wrap=place != 1)  # the one that says what does not fit gives way
     for split in plan.splits:
         table.add_row(*_row(split))
     return table
@@ -164,15 +165,15 @@ def _row(split: Split) -> list[str]:
     if figures is None:
         return [split.name, f"does not fit: {split.shortage}", *[""] * (len(_COLUMNS) - 2)]
     share, low_high = figures.communication, figures.interval
-    kept = "" if split.holds is None else ", keeps the promise" if split.holds else ", breaks the promise"
+    kept = "" if split.holds is None else "\nkeeps promise" if split.holds else "\nbreaks promise"
     return [
         split.name + kept,
-        f"{figures.output_tokens_per_s:,.0f} [{low_high.low:,.0f}, {low_high.high:,.0f}]",
-        f"{_time(figures.ttft_p50_s)}, {_time(figures.ttft_p99_s)}",
+        f"{figures.output_tokens_per_s:,.0f}\n[{low_high.low:,.0f}, {low_high.high:,.0f}]",
+        f"{_time(figures.ttft_p50_s)},\n{_time(figures.ttft_p99_s)}",
         _time(figures.tpot_p50_s),
-        f"{_time(figures.decode_step_s)} at {figures.batch:.0f}",
-        f"{share.run:.0%} [{share.interval.low:.0%}, {share.interval.high:.0%}]"
-        f" (decode {share.decode:.0%}, prompts {share.prefill:.0%})",
+        f"{_time(figures.decode_step_s)}\nat {figures.batch:.0f}",
+        f"{share.run:.0%} [{share.interval.low:.0%}, {share.interval.high:.0%}]\n"
+        f"decode {share.decode:.0%}\nprompts {share.prefill:.0%}",
         f"{split.wins:.0%}",
     ]
 

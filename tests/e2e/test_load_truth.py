@@ -370,6 +370,26 @@ def test_the_warm_up_is_cut_by_the_schedule_and_said(tmp_path: Path) -> None:
     assert any("20 requests of the first 500 ms" in note for note in found["notes"])
 
 
+def test_a_stored_run_is_judged_by_its_own_promise_unless_another_is_given(tmp_path: Path) -> None:
+    """Answers begin after 20 ms or more: none keeps 10 ms, all keep 60 s."""
+    with fake("--ttft-ms", "20", "--itl-ms", "2") as url:
+        argv = (url, "--traffic", "in=9,out=5,concurrency=2", "--requests", "10", "--home", "h", "--json")
+        with powerband_load(tmp_path, *argv, "--slo", "ttft=10ms") as process:
+            run = json.loads(process.communicate(timeout=60)[0])["run_id"]
+
+    def shown(*more: str) -> str:
+        with powerband_load(tmp_path, "--show", run, "--home", "h", "--page", "p.html", *more) as process:
+            return process.communicate(timeout=60)[0]
+
+    said = shown()
+    assert "No SLO was set" not in said
+    assert "SLO TTFT ≤ 10 ms (target attainment 95 %): attainment 0.0 %, not met" in said
+    assert "Promise missed" in (tmp_path / "p.html").read_text()
+    assert json.loads(shown("--json"))["slo"]["ttft_s"] == 0.01
+    assert "attainment 100.0 %, met" in shown("--slo", "ttft=60s")
+    assert "Promise kept" in (tmp_path / "p.html").read_text()
+
+
 def test_stored_runs_are_compared_and_no_key_is_written_down(tmp_path: Path) -> None:
     with fake("--ttft-ms", "20", "--itl-ms", "2", "--api-key", "sesame") as url:
         argv = (url, "--traffic", "in=9,out=5,concurrency=4", "--requests", "60", "--home", "h", "--json")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from powerband.cli.command_line import without_secrets
+from powerband.cli.command_line import option_in, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,20 @@ from powerband.cli.command_line import without_secrets
 )
 def test_secrets_are_left_out(argv: list[str], shown: list[str]) -> None:
     assert without_secrets(argv) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "value"),
+    [
+        ("powerband load http://h --slo ttft=1s,tpot=50ms --quiet", "ttft=1s,tpot=50ms"),
+        ("powerband load http://h --slo=ttft=1s", "ttft=1s"),
+        ("powerband load http://h --sl 'ttft=1 s'", "ttft=1 s"),
+        ("powerband load http://h --slo ttft=1s --slo ttft=2s", "ttft=2s"),  # as the command itself took it
+        ("powerband load http://h --seed 7 --slow x", None),
+        ("powerband load http://h --slo", None),
+        ("powerband load 'http://h", None),  # no command line at all
+        ("", None),
+    ],
+)
+def test_an_option_is_read_back_from_a_kept_command(command: str, value: str | None) -> None:
+    assert option_in(command, "--slo") == value

@@ -1,5 +1,6 @@
 """The command line as it may be written down: keys and passwords are left out."""
 
+import itertools
 import re
 import shlex
 import sys
@@ -28,3 +29,17 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
             shown.append(_PASSWORD.sub("***@", word))
         hide = is_key and not given and not hide
     return shown
+
+
+def option_in(command: str, name: str) -> str | None:
+    """What a kept command line gave for an option, however it was shortened; None where it gave nothing."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    found = ""
+    for word, after in itertools.pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        if len(option) > len("--s") and name.startswith(option):
+            found = value if equals else after
+    return found or None

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from powerband.cli import load_text as text
-from powerband.cli.load_runs import LoadRun, Recorder, stored_run
+from powerband.cli.load_runs import LoadRun, Recorder, promise_of, stored_run
 from powerband.cli.options import add_home, add_output, add_traffic, print_json, print_text, terminal
 from powerband.load.capacity import CapacitySearch
 from powerband.load.steady import side_by_side
@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     if args.compare:
         return _compare(args)
     if args.show:
-        return _print(args, stored_run(args.home, args.show), slo, None)
+        stored = stored_run(args.home, args.show)
+        return _print(args, stored, slo or promise_of(stored.run), None)
     if args.url is None:
         raise RequestError("no URL is given", hint="powerband load http://HOST:PORT --traffic ...")
     if args.find:

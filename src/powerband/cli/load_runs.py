@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from powerband.cli.command_line import command_line
+from powerband.cli.command_line import command_line, option_in
 from powerband.cli.session_lock import locked
 from powerband.load.peer_logs import read_peer_log
 from powerband.load.runner import run_load
@@ -22,7 +22,7 @@ from powerband.records.errors import PowerbandError, RequestError
 from powerband.records.metrics import Metrics
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run, Trial
-from powerband.records.slo import Slo
+from powerband.records.slo import Slo, parse_slo
 from powerband.records.units import format_duration, ns_to_s, s_to_ns
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
@@ -151,6 +151,15 @@ def stored_run(home: Path, text: str) -> LoadRun:
         return _killed_run(folder)
     read = _reader([folder / _LOG], whole=True)
     return LoadRun(read_run(folder, without=["traces"]), read, Columns(read()))
+
+
+def promise_of(run: Run) -> Slo | None:
+    """The SLO that a run was made with, as its command line says."""
+    said = None if isinstance(run.provenance, Missing) else option_in(run.provenance.command, "--slo")
+    try:
+        return parse_slo(said) if said else None
+    except RequestError:  # of another version
+        return None
 
 
 def _reader(logs: Sequence[Path], *, whole: bool = False) -> Callable[[], Iterator[RequestTrace]]:

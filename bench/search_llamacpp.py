@@ -40,9 +40,9 @@ of the prediction was 0.29 requests/s above the mean of a config's runs, on aver
 * `flash_attn=off` reads whole views of the cache, which cost up to 40 % more here and was not in the model. It is now.
 
 With both the middle is 0.23 too high. Of the 70 runs 46 lay in the interval that the step time alone gave; of the 24
-others 22 are of configs with at most 0.30 good requests/s, where one request of 28 more or less is a quarter to a half of
-the figure. The interval holds that count, and what equal runs differ by, since: 69 of the 70 lie in it, on average 1.13
-requests/s wide instead of 0.92, so that it is on the careful side.
+others 22 are of configs with at most 0.30 good requests/s, where one request of 28 more or less is a quarter to half
+of the figure. The interval holds that count, and what equal runs differ by, since: 69 of the 70 lie in it, on average
+1.13 requests/s wide instead of 0.92, so that it is on the careful side.
 
 The last two causes, and what half of the cores are worth, were found in these very runs: the replay above is no blind
 test of the model. Before them powerband had 92.8 % [87.5 %, 97.6 %] after 3 trials and 98.8 % [96.4 %, 100.0 %] after

@@ -222,3 +222,17 @@ def test_steps_of_another_engine_calibrate_nothing(tmp_path: Path) -> None:
             calibrating_runs(journal, [name], ["vllm"])
     assert calibrating_runs(journal, [], ["vllm"]) == []
     journal.close()
+
+
+def test_simulate_refuses_steps_of_another_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(tmp_path)
+    session = journal.begin("tune", LOOP)
+    journal.add_trial(session.session_id, "baseline", make_trial(1), make_run())
+    journal.close()
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "intermediate_size": 128, **shape}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = ["--device", "h200", "--traffic", "in=2,out=2,concurrency=1", "--requests", "2", "--home", tmp_path]
+    code, _, err = said(capsys, "simulate", tmp_path, "--engine", "vllm", *asked, "--calibrate", "r1")
+    assert code == 2
+    assert "no run of this engine (seen: fake)" in err

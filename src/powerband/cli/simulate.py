@@ -1,6 +1,7 @@
 """powerband simulate: what if; the workload through a model of the engine, no engine started."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from powerband.cli import options, parallel
@@ -61,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
     answers.fill_in(args)
     configs = configs_of(args)
     if args.plan or args.trace:
-        return parallel.run(args, configs[0], _stored_runs(args))
+        return parallel.run(args, configs[0], _stored_runs(args, configs))
     configs = [simulated_over(config, args.count) for config in configs]
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
     model, device = read_model(args.model), read_device(args.device)
     workload = options.read_workload(args)
-    step_time = fit_step_time(_stored_runs(args), predict_from_datasheet(model, device, configs[0]))
+    step_time = fit_step_time(_stored_runs(args, configs), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
         kv_tokens = None
@@ -109,13 +110,13 @@ def _tell(question: answers.Question, found: list[Any]) -> None:
         options.print_text("\n".join(wrap(line, width, 6 if line.startswith(" ") else 2) for line in lines))
 
 
-def _stored_runs(args: argparse.Namespace) -> list[Run]:
+def _stored_runs(args: argparse.Namespace, configs: Sequence[EngineConfig]) -> list[Run]:
     if not args.calibrate:
         return []
-    from powerband.cli.stored import stored_runs
+    from powerband.cli.stored import calibrating_runs
     from powerband.stores.sqlite import Journal
 
-    return stored_runs(Journal(args.home), args.calibrate)
+    return calibrating_runs(Journal(args.home), args.calibrate, sorted({config.engine for config in configs}))
 
 
 def _document(args: argparse.Namespace, found: list[Any], model: str, device: str, traffic: str) -> dict[str, Any]:

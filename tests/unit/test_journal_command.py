@@ -232,7 +232,8 @@ def test_simulate_refuses_steps_of_another_engine(tmp_path: Path, capsys: pytest
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "intermediate_size": 128, **shape}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    asked = ["--device", "h200", "--traffic", "in=2,out=2,concurrency=1", "--requests", "2", "--home", tmp_path]
+    traffic = "in=2,out=2,concurrency=1"
+    asked = ["--device", "h200", "--traffic", traffic, "--requests", "2", "--home", str(tmp_path)]
     code, _, err = said(capsys, "simulate", tmp_path, "--engine", "vllm", *asked, "--calibrate", "r1")
     assert code == 2
     assert "no run of this engine (seen: fake)" in err

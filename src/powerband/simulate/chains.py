@@ -105,21 +105,19 @@ def _chains(traces: Sequence[RequestTrace]) -> list[Array]:
     streams = sorted((t for t in traces if len(t.t_chunks_ns) > 1), key=lambda t: t.t_chunks_ns[0])
     chains: list[list[Array]] = []
     place, reached = 0, -math.inf
+    best: RequestTrace | None = None  # of those that had begun by ``reached``, the one that goes on longest
     while True:
-        best = None
         while place < len(streams) and streams[place].t_chunks_ns[0] <= reached:
+            if best is None or streams[place].t_chunks_ns[-1] > best.t_chunks_ns[-1]:
+                best = streams[place]
             place += 1
-        best = max(
-            (one for one in streams[:place] if one.t_chunks_ns[-1] > reached),
-            key=lambda t: t.t_chunks_ns[-1],
-            default=None,
-        )
-        fresh = best is None
-        if best is None:
+        fresh = best is None or best.t_chunks_ns[-1] <= reached
+        if fresh:
             if place == len(streams):
                 break
             best = streams[place]
             place += 1
+        assert best is not None
         times = np.array(best.t_chunks_ns, dtype=np.float64)
         tokens = np.array(best.chunk_tokens[1:], dtype=np.float64)
         first = 0 if fresh else int(np.argmin(np.abs(times - reached)))

@@ -39,10 +39,8 @@ class FrontEnd:
             return self._entering[0][0]
         if not self._coming:
             return math.inf
-        at_s, clock = self._coming[0][0], self._clock
-        if clock.front_request_s:
-            at_s = max(at_s, self._free_s) + clock.front_request_s
-        return at_s + clock.request_s
+        clock = self._clock
+        return max(self._coming[0][0], self._free_s) + clock.front_request_s + clock.request_s
 
     def next_work_s(self) -> float:
         """When the next request comes and takes the front end's time; infinite where that costs nothing."""
@@ -53,9 +51,8 @@ class FrontEnd:
         coming, clock = self._coming, self._clock
         while coming and coming[0][0] <= until_s:
             at_s, index = coming.popleft()
-            if clock.front_request_s:
-                self._free_s = at_s = max(at_s, self._free_s) + clock.front_request_s
-            self._entering.append((at_s + clock.request_s, index))
+            self._free_s = max(at_s, self._free_s) + clock.front_request_s
+            self._entering.append((self._free_s + clock.request_s, index))
 
     def ready(self, until_s: float) -> int | None:
         """The next request that is with the scheduler by ``until_s``; None where there is none."""

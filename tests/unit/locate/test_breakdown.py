@@ -39,6 +39,21 @@ def make_run(
     )
 
 
+def neighbour(cores: int, engine_cores: float) -> HostSample:
+    """A second in which other processes had one of the cores."""
+    return HostSample(
+        t_ns=1000 * MS,
+        interval_s=1.0,
+        cores=cores,
+        engine_cores=engine_cores,
+        client_cores=0.0,
+        other_cores=1.0,
+        steal_cores=0.0,
+        engine_rss_bytes=NONE,
+        available_bytes=1,
+    )
+
+
 def make_trace(index: int, sched: int, send: int | None, chunks: list[int], status: str = "ok") -> RequestTrace:
     return RequestTrace(
         index=index,
@@ -169,17 +184,7 @@ def test_requests_cut_off_behind_work_that_goes_on_were_waiting_and_not_unanswer
 
 def test_other_processes_on_a_full_host_take_their_part_of_the_busy_time() -> None:
     chunks = [10 * MS * k for k in range(1, 101)]
-    host = HostSample(
-        t_ns=1000 * MS,
-        interval_s=1.0,
-        cores=4,
-        engine_cores=3.0,
-        client_cores=0.0,
-        other_cores=1.0,
-        steal_cores=0.0,
-        engine_rss_bytes=NONE,
-        available_bytes=1,
-    )
+    host = neighbour(cores=4, engine_cores=3.0)
     parts = split_window(build_view(make_run([make_trace(0, 0, 0, chunks)], 1000 * MS, host=(host,))))
     assert parts.contention_ns == pytest.approx(250 * MS, abs=2)  # one core of four, busy all the time
 
@@ -194,17 +199,7 @@ def test_a_stall_that_nothing_explains_is_unseen() -> None:
 @pytest.mark.parametrize(("threads", "lost"), [(1, 0.0), (2, 0.5), (None, 0.5)])
 def test_a_neighbour_takes_only_what_the_engine_needed(threads: int | None, lost: float) -> None:
     """A neighbour has one of two cores: an engine of one thread lost nothing, one of two lost a half."""
-    host = HostSample(
-        t_ns=1000 * MS,
-        interval_s=1.0,
-        cores=2,
-        engine_cores=1.0,
-        client_cores=0.0,
-        other_cores=1.0,
-        steal_cores=0.0,
-        engine_rss_bytes=NONE,
-        available_bytes=1,
-    )
+    host = neighbour(cores=2, engine_cores=1.0)
     run = make_run([make_trace(0, 0, 0, [10 * k * MS for k in range(1, 101)])], 1000 * MS, host=(host,))
     if threads is not None:
         run = msgspec.structs.replace(run, config=run.config.replace(n_threads=threads))

@@ -33,6 +33,7 @@ from powerband.records.rounds import Goal, Objective
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.value import Record
 from powerband.records.workload import Workload
+from powerband.simulate.scheduler import REFUSE_LONG
 
 # "auto" offers nine tenths of what one request at a time can serve: naive settings queue for long, good ones need not.
 AUTO_LOAD = 0.9
@@ -221,6 +222,7 @@ def prepare(request: CaseRequest) -> Case:
     if case.goal == "cards" and case.slo is None:
         raise RequestError("the fewest cards for what?", hint="add --slo ttft=500ms,tpot=50ms")
     check_count(request.count)
+    case = replace(case, notes=_too_long(case))
     _ = case.naive  # raises where so many cards cannot be shared
     return case if request.scale_rate in _FOUND_LATER else within_window(case, _factor(request.scale_rate))
 
@@ -275,6 +277,20 @@ def _workload(request: CaseRequest, factor: float, requests: int) -> Workload:
         scale_outputs=request.scale_outputs,
         scale_rate=None if math.isclose(factor, 1.0) else factor,
         seed=request.seed,
+    )
+
+
+def _too_long(case: Case) -> tuple[str, ...]:
+    """That some requests are beyond the model's context; RequestError where all are."""
+    longest = 0 if case.model is None or case.engine.name not in REFUSE_LONG else case.model.context_tokens
+    over = [one.input_tokens + one.output_tokens > longest for one in case.workload.requests]
+    if not longest or not any(over):
+        return ()
+    what = f"longer than the model's context of {longest:,} tokens"
+    if all(over):
+        raise RequestError(f"every request is {what}", hint="shorten with --scale-lengths")
+    return (
+        f"{100 * sum(over) / len(over):.1f} % of the traffic's requests are {what}: {case.engine.name} refuses them",
     )
 
 

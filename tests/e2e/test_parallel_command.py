@@ -180,3 +180,12 @@ def test_the_columns_of_the_plan_are_explained(model: str, capsys: pytest.Captur
     text = " ".join(capsys.readouterr().out.split())
     assert "at the mean number of sequences in it" in text
     assert "best in: of 16 draws" in text
+
+
+def test_a_split_that_the_engine_refuses_is_none(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM wants a token of each sequence in a step."""
+    assert ask(model, "--set", "max_num_seqs=256", "--set", "max_num_batched_tokens=128", "--json") == 1
+    found = document(capsys)
+    assert found["chosen"] is None
+    words = "max_num_seqs=256 is larger than max_num_batched_tokens=128"
+    assert [split["shortage"] for split in found["splits"]] == [words, words]

@@ -194,3 +194,25 @@ def test_an_engine_without_memory_rules_is_simulated_too(model: str, capsys: pyt
     assert document(capsys)["metrics"]["completed"] == 20
     assert main([*argv, "--sweep", "engine=mlx,vllm"]) == 0
     assert [one["refused"] for one in document(capsys)["sweep"]] == [None, None]
+
+
+def test_what_is_longer_than_the_models_context_is_not_simulated_as_served(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model holds 8,192 tokens; no setting of vLLM's makes room for 8,100 and 100."""
+    for more in ([], ["--set", "max_model_len=16384"]):
+        assert ask(model, "--traffic", "in=8100,out=100,concurrency=2", *more, "--json") == 1
+        refused = document(capsys)["refused"]
+        assert "8,200 tokens together" in refused
+        assert "the longest sequence is 8,192" in refused
+    assert ask(model, "--traffic", "in=8092,out=100,concurrency=2", "--json") == 0
+
+
+def test_a_config_that_the_engine_refuses_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM wants a token of each sequence in a step. How many cards this machine has is no matter."""
+    sweep = ["--set", "max_num_seqs=256", "--sweep", "max_num_batched_tokens=128,512"]
+    assert ask(model, "--count", "2", *sweep, "--json") == 0
+    narrow, wide = document(capsys)["sweep"]
+    assert narrow["refused"] == "max_num_seqs=256 is larger than max_num_batched_tokens=128"
+    assert narrow["metrics"] is None
+    assert wide["refused"] is None

@@ -99,3 +99,21 @@ def test_engines_of_one_session_take_the_settings_they_know(model: str) -> None:
     assert tgi.model is not None
     assert (vllm.model.n_layers, tgi.model.n_layers) == (32, 16)
     assert compute_ledger(tgi.model, tgi.device, tgi.naive).fits  # type: ignore[arg-type]
+
+
+def test_traffic_beyond_the_models_context_is_told_and_refused_where_nothing_is_left(
+    model: str, tmp_path: Path
+) -> None:
+    """The model holds 8,192 tokens: of these four requests one is longer."""
+    trace = tmp_path / "trace.jsonl"
+    lengths = ((100, 10), (8000, 192), (8000, 193), (50, 1))
+    rows = [{"offset_ns": n * 10**9, "input_tokens": a, "output_tokens": b} for n, (a, b) in enumerate(lengths)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (note,) = prepare(request(model, traffic=str(trace))).notes
+    assert note.startswith(
+        "25.0 % of the traffic's requests are longer than the model's context of 8,192 tokens: vllm "
+    )
+    assert prepare(request(model)).notes == ()
+    with pytest.raises(RequestError, match="every request is longer than the model's context of 8,192 tokens") as error:
+        prepare(request(model, traffic="in=8190,out=3,concurrency=2"))
+    assert "--scale-lengths" in error.value.hint

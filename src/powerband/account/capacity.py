@@ -35,6 +35,7 @@ def compute_capacity(request: Request, plan: Plan, traffic: Workload | None) -> 
         users_interval=Interval(low=float(low), high=float(high)),
         users_at_double_length=float(users_at(request.model, plan, [_doubled(item) for item in traffic.requests])),
         safe_prompt_tokens=safe_prompt(plan, round(_mean_answer(traffic.requests))),
+        too_long=sum(one.input_tokens + one.output_tokens > plan.max_model_len for one in traffic.requests),
         traffic=traffic.source,
     )
 

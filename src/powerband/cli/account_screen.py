@@ -55,6 +55,8 @@ def _capacity_rows(ledger: MemoryLedger, asked: int | None) -> list[str]:
             rows.append(
                 f"          the traffic's own {asked}: {'fit' if asked <= cap.users_at_traffic else 'do not fit'}"
             )
+        if cap.too_long:
+            rows.append(f"  length  {cap.too_long:,} of the traffic's requests are longer than one sequence may become")
     if cap.safe_prompt_tokens:
         rows.append(f"  prompt  at most {cap.safe_prompt_tokens:,} tokens alone beside a mean answer")
     return rows

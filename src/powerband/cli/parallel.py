@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from powerband.cli import options
+from powerband.cli.simulate_space import refusal_of
 from powerband.records.config import TENSOR_KNOB, EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
 from powerband.records.parallel import ParallelPlan, Split
@@ -38,14 +39,14 @@ def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
     if args.sweep or args.replicas != 1:
         raise RequestError("--plan tries every split itself", hint="leave out --sweep and --replicas")
     _only_splits(args, config)
-    model, device = read_model(args.model), read_device(args.device)
+    model, device, workload = read_model(args.model), read_device(args.device), options.read_workload(args)
     question = Question(
         model=model,
         device=device,
         config=config,
         cards=args.count,
-        workload=options.read_workload(args),
-        memory_of=lambda wanted, ranks: _memory(model, device, wanted, ranks),
+        workload=workload,
+        memory_of=lambda wanted, ranks: _memory(model, device, wanted, ranks, refusal_of(wanted, workload)),
         slo=parse_slo(args.slo) if args.slo else None,
         deadline_s=parse_duration(args.deadline) if args.deadline else None,
     )
@@ -71,10 +72,12 @@ def _only_splits(args: argparse.Namespace, config: EngineConfig) -> None:
             )
 
 
-def _memory(model: Any, device: Any, config: EngineConfig, ranks: int) -> Any:
+def _memory(model: Any, device: Any, config: EngineConfig, ranks: int, refused: str | None) -> Any:
     from powerband.account.ledger import compute_ledger
     from powerband.simulate.parallel import Memory
 
+    if refused:
+        return Memory(fits=False, kv_tokens=0, shortage=refused)
     ledger = compute_ledger(model, device, config, count=ranks, remedies=False)
     return Memory(fits=ledger.fits, kv_tokens=ledger.capacity.kv_tokens, shortage=ledger.shortage)
 

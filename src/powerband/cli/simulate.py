@@ -7,7 +7,7 @@ from typing import Any
 from powerband.cli import options, parallel
 from powerband.cli import simulate_answers as answers
 from powerband.cli.simulate_screen import draw_answer, draw_found, frontier
-from powerband.cli.simulate_space import configs_of, replicas_of, simulated_over, to_be_gated
+from powerband.cli.simulate_space import configs_of, refusal_of, replicas_of, simulated_over, to_be_gated
 from powerband.records.config import EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
 from powerband.records.run import Run
@@ -72,12 +72,13 @@ def run(args: argparse.Namespace) -> int:
     step_time = fit_step_time(_stored_runs(args, configs), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
-        kv_tokens = None
-        if config.engine in RULES:  # of the others no ledger says what they hold
+        kv_tokens, reason = None, refusal_of(config, traffic)
+        if reason is None and config.engine in RULES:  # of the others no ledger says what they hold
             ledger = compute_ledger(model, device, config, count=tensor_parallel(config), remedies=False)
-            if not ledger.fits:
-                return WhatIf(config=config, refused=f"does not fit into {ledger.device}: {ledger.shortage}")
             kv_tokens = ledger.capacity.kv_tokens
+            reason = None if ledger.fits else f"does not fit into {ledger.device}: {ledger.shortage}"
+        if reason is not None:
+            return WhatIf(config=config, refused=reason)
         return what_if(
             config,
             traffic,

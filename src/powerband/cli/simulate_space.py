@@ -5,9 +5,13 @@ import itertools
 import math
 from typing import Any
 
+import msgspec
+
 from powerband.cli.knobs import knobs_of
-from powerband.records.config import EngineConfig, Knob, over_cards, parse_settings, tensor_parallel
+from powerband.engines.base import get_engine
+from powerband.records.config import TENSOR_KNOB, EngineConfig, Knob, over_cards, parse_settings, tensor_parallel
 from powerband.records.errors import RequestError, unknown_name
+from powerband.records.workload import Workload
 
 MOST_SWEPT = 500
 _NOT_SIMULATED = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size")
@@ -47,6 +51,16 @@ def replicas_of(config: EngineConfig, args: argparse.Namespace) -> int:
     """Engines behind the router: those that were asked for, each as often as its cards go into --count."""
     copies: int = args.replicas * max(1, args.count // tensor_parallel(config))
     return copies
+
+
+def refusal_of(config: EngineConfig, workload: Workload) -> str | None:
+    """The rule of the engine's own that a config breaks, in words; how many cards are in this machine is no matter.
+
+    The lengths are those of the shortest request: which others are too long the simulation says.
+    """
+    single = config.replace(**dict.fromkeys(set(TENSOR_KNOB.values()) & config.knobs.keys(), 1))
+    shortest = min(workload.requests, key=lambda one: one.input_tokens + one.output_tokens)
+    return get_engine(config.engine).refuses(single, msgspec.structs.replace(workload, requests=(shortest,)))
 
 
 def to_be_gated(config: EngineConfig) -> list[str]:

@@ -24,6 +24,7 @@ class Capacity(Record):
 
     ``safe_prompt_tokens`` is the longest prompt that one sequence can hold beside its answer. ``users_interval`` are
     the users at the ends of the cache's own interval; ``users_at_double_length`` those left when every length doubles.
+    ``too_long`` counts the requests of the traffic that are longer than one sequence may become.
     """
 
     kv_bytes_per_token: int
@@ -33,6 +34,7 @@ class Capacity(Record):
     users_interval: Interval | None = None
     users_at_double_length: float | None = None
     safe_prompt_tokens: int | None = None
+    too_long: int = 0
     traffic: str = ""
 
 

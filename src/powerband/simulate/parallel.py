@@ -105,7 +105,7 @@ def _try(question: Question, step_time: StepTime, tensor: int) -> Tried:
     )
     if not memory.fits:
         return Tried(split=split)
-    limits = limits_of(config, memory.kv_tokens)
+    limits = limits_of(config, memory.kv_tokens, question.model)
     reason = limits.refuses_all(question.workload)
     if reason:
         return Tried(split=msgspec.structs.replace(split, shortage=reason))

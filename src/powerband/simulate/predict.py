@@ -133,7 +133,7 @@ class Predictor:
     def __call__(self, config: EngineConfig) -> Predicted:
         step = self._step_at(config)
         kv_tokens = self._kv_tokens_of(config) if self._kv_tokens_of and config.engine in PAGED else None
-        limits = limits_of(config, kv_tokens)
+        limits = limits_of(config, kv_tokens, step.model)
         copies = copies_of(config)
         key = msgspec.json.encode([step.terms, limits, copies])
         if key not in self._curves:

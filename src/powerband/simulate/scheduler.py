@@ -2,8 +2,11 @@
 
 from typing import Literal
 
+import msgspec
+
 from powerband.records.config import EngineConfig
 from powerband.records.errors import RequestError
+from powerband.records.model import ModelSpec
 from powerband.records.value import Record
 from powerband.records.workload import Workload
 
@@ -20,6 +23,8 @@ UNBOUND = 1 << 20
 
 _SERVERS = ("sglang", "tgi", "tensorrt-llm", "mlx")
 MODELLED = ("llamacpp", "vllm", "fake", "transformers", "openvino", *_SERVERS)
+# What is longer than the model's own context they refuse; OpenVINO's pipeline and mlx_lm.server go on.
+REFUSE_LONG = ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "transformers")
 # How much the cache holds bounds the batch; elsewhere each slot has its own part.
 PAGED = ("vllm", "sglang", "tgi", "tensorrt-llm")
 
@@ -86,12 +91,22 @@ class Limits(Record):
         return f"no request fits: the shortest prompt and answer are {shortest:,} tokens together, and {words} {most:,}"
 
 
-def limits_of(config: EngineConfig, kv_tokens: int | None = None) -> Limits:
+def limits_of(config: EngineConfig, kv_tokens: int | None = None, model: ModelSpec | None = None) -> Limits:
     """The limits that a config's knobs set, with each engine's own defaults for those left out.
 
-    ``kv_tokens``: what the KV cache holds, by the ledger; llama.cpp divides ``n_ctx`` by its slots instead.
-    Raises RequestError for an engine whose scheduler is not modelled.
+    ``kv_tokens``: what the KV cache holds, by the ledger; llama.cpp divides ``n_ctx`` by its slots instead. ``model``:
+    no sequence becomes longer than its context, where the engine refuses such. Raises RequestError for an engine whose
+    scheduler is not modelled.
     """
+    limits = _limits_of(config, kv_tokens)
+    longest = 0 if model is None or config.engine not in REFUSE_LONG else model.context_tokens
+    if longest and limits.slot_tokens is None and config.engine == "llamacpp":
+        longest //= limits.slots
+    bounds = [tokens for tokens in (limits.slot_tokens, longest) if tokens]
+    return msgspec.structs.replace(limits, slot_tokens=min(bounds, default=None))
+
+
+def _limits_of(config: EngineConfig, kv_tokens: int | None) -> Limits:
     knobs = config.knobs
     if config.engine == "llamacpp":
         slots = max(1, int(knobs.get("n_parallel", 1)))

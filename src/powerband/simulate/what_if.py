@@ -60,7 +60,7 @@ def what_if(
     if replicas > 1 and workload.concurrency is not None:
         raise RequestError("replicas need arrivals, and this is a closed loop", hint="such as arrivals=poisson(10/s)")
     step = step_time.at(config)
-    limits = msgspec.structs.replace(limits_of(config, kv_tokens), speculation=speculation)
+    limits = msgspec.structs.replace(limits_of(config, kv_tokens, step.model), speculation=speculation)
     reason = limits.refuses_all(workload)
     if reason:
         return WhatIf(config=config, step_basis=step.basis, holds=None if slo is None else False, refused=reason)

@@ -24,6 +24,13 @@ def test_by_hand() -> None:
     assert [whole.low, whole.high] == pytest.approx([26.367, 28.5], abs=1e-3)  # more than all cannot be good
 
 
+def test_a_share_is_never_more_than_all() -> None:
+    """All of 60 are expected to be good: as a share that is 1, and half a request more is none."""
+    found = with_counting(1.0, Interval(low=0.9, high=1.0), requests=60, per_request=1 / 60)
+    assert found.high == 1.0
+    assert found.low < 0.9
+
+
 def test_it_adds_to_what_the_speed_leaves_open() -> None:
     wide = with_counting(14.0, Interval(low=11.0, high=20.0), requests=N, per_request=1.0)
     assert wide.low == pytest.approx(14 - hypot(3, 4.352) - 0.5, abs=1e-3)

@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
-    model, device = read_model(args.model), read_device(args.device)
-    workload = options.read_workload(args)
+    model, device, workload = read_model(args.model), read_device(args.device), options.read_workload(args)
     step_time = fit_step_time(_stored_runs(args, configs), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:

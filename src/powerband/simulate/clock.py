@@ -23,8 +23,10 @@ class Clock:
         "_experts",
         "_few",
         "_gain",
+        "_graph_tokens",
         "_hidden",
         "_idle_share",
+        "_launch",
         "_leftover",
         "_overhead",
         "_pad",
@@ -80,6 +82,8 @@ class Clock:
         self._pad = t.pad_tokens
         self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
+        self._launch = overhead * t.launch_s
+        self._graph_tokens = t.graph_tokens
         self.front_request_s, self.front_token_s = t.front_request_s, t.front_token_s
         self.request_s = max(step.request_s - t.front_request_s, 0.0)  # beside what the front end is busy with it
 
@@ -118,7 +122,7 @@ class Clock:
         if self._pad > 1:
             context = padded(context, sequences, self._pad)
         sliding = min(context, sequences * self._window) * self._sliding
-        return (
+        total = (
             self._overhead
             + self._per_step
             + core
@@ -129,6 +133,7 @@ class Clock:
             + sequences * self._state
             + pairs * self._pair
         )
+        return max(total, self._launch) if prefill and tokens > self._graph_tokens else total
 
     def split_mixed_s(self, rows: SequenceOf[int], context: float, prefill: int, pairs: float, prompts: int) -> float:
         """As ``mixed_s`` where each of ``rows`` sequences, and the prompts, have a pass of their own."""

@@ -50,11 +50,19 @@ TERM_KNOBS = (
     "enforce_eager",
     "quantization",
     "api_server_count",
+    "max_num_seqs",
+    "max_cudagraph_capture_size",
+    "cudagraph_mode",
 )
 # Kernels of a layer launched one by one from Python, by lone decode of vLLM 0.26 on the virtual hosts of H200s, eager
 # less graphs: 16.5 - 4.5 ms over 32 layers, 22.3 - 8.1 ms over 40; with experts 54.8 - 4.1 ms over 48. A quicker host
 # takes less; 90 us (12 kernels at 7 us) had been assumed.
 EAGER_LAYER_S, EAGER_EXPERT_LAYER_S = 0.38e-3, 0.67e-3
+# The largest step that vLLM replays from a graph where not told (_set_cudagraph_sizes in its config). One with prompts
+# beyond it is launched kernel by kernel, which with experts takes longer than the card's own work: with 30B-A3B on an
+# H200 steps of 302 tokens took 23 ms, of 617 45, of 1,955 55, of 6,119 110 (regression over a closed loop's gaps); with
+# a dense 13B 23, 33, 95 and 217.
+GRAPH_TOKENS = 512
 # Transformers runs each module of a layer in Python: 43 to 57 ms a token seen for 40 layers on H200s, 37 ms for 30
 # small ones on a CPU, less what the weights take.
 TRANSFORMERS_LAYER_S = {"gpu": 1.1e-3, "cpu": 0.4e-3}
@@ -103,6 +111,8 @@ class Terms(Record):
     pad_tokens: int = 1  # a decoding sequence's context counts in whole multiples of this
     front_request_s: float = 0.0  # what the front end is busy with a request, a part of ``request_s``
     front_token_s: float = 0.0  # and with handing out a token
+    launch_s: float = 0.0  # host time of a step without a graph: prompts, and more than ``graph_tokens`` in all
+    graph_tokens: int = 1 << 30
 
 
 # A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
@@ -177,6 +187,8 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         front_token_s=FRONT_TOKEN_S / fronts if fronts else 0.0,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
+        launch_s=layers * _eager_layer_s(model) if fronts and device.kind != "cpu" else 0.0,
+        graph_tokens=_graph_tokens(config),
         pad_tokens=UNFUSED_CELLS if config.engine == "llamacpp" and config.knobs.get("flash_attn") == "off" else 1,
     )
 
@@ -187,7 +199,19 @@ def _layer_s(model: ModelSpec, device: DeviceSpec, config: EngineConfig, eff: Ef
         return TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
     if config.knobs.get("enforce_eager") is not True or device.kind == "cpu":
         return eff.layer_s
+    return _eager_layer_s(model)
+
+
+def _eager_layer_s(model: ModelSpec) -> float:
     return EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0)
+
+
+def _graph_tokens(config: EngineConfig) -> int:
+    """Tokens of the largest step with prompts that vLLM replays from a graph."""
+    if config.knobs.get("cudagraph_mode") in ("NONE", "FULL_DECODE_ONLY"):
+        return 0
+    largest = int(config.knobs.get("max_cudagraph_capture_size", 0) or 0)
+    return largest or min(2 * int(config.knobs.get("max_num_seqs", GRAPH_TOKENS)), GRAPH_TOKENS)
 
 
 def kv_value_bytes(config: EngineConfig) -> float:

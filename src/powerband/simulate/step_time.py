@@ -113,7 +113,7 @@ class StepTime(Record):
         left = sequences % t.tile_tokens if not prefill_tokens else 0
         context_tokens = padded(context_tokens, sequences, t.pad_tokens)
         sliding = min(context_tokens, sequences * t.window_tokens) * t.sliding_token_s
-        return (
+        found = (
             (t.overhead_s if tokens else 0.0) + (t.prefill_step_s if prefill_tokens else 0.0),
             weights,
             few,
@@ -126,6 +126,11 @@ class StepTime(Record):
             left * t.token_s,
             0.0,
         )
+        if prefill_tokens and tokens > t.graph_tokens:
+            seconds = sum(factor * part for factor, part in zip(f, found, strict=True))
+            if f[0] * t.launch_s > seconds:
+                return (t.launch_s, *(0.0 for _ in found[1:]))
+        return found
 
     def seconds(
         self, *, sequences: int, context_tokens: float = 0.0, prefill_tokens: int = 0, prior_tokens: int = 0

@@ -17,7 +17,10 @@ from powerband.simulate.loop import simulate
 from powerband.simulate.scheduler import limits_of
 from powerband.simulate.step_time import LEAST, PRIOR_MEAN, StepTime, predict_from_datasheet
 
-VLLM = EngineConfig(engine="vllm", model="llama", knobs={"max_num_batched_tokens": 8192})
+# Graphs for all steps: with those of a few tokens alone, prompts would time the host's launches and not the card.
+VLLM = EngineConfig(
+    engine="vllm", model="llama", knobs={"max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 8192}
+)
 PLANTED = (2.0, 1.2, 1.3, 0.8, 1.5, 1.4, 1.2, 1.0, 0.05, 0.4, 2.0)
 
 

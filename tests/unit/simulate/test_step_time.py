@@ -112,3 +112,16 @@ def test_kernels_launched_one_by_one_cost_the_host_more_and_experts_twice(
     mixture = msgspec.structs.replace(llama_8b, experts=8, experts_per_token=2)
     with_experts = compute_terms(mixture, h100, eager).overhead_s - compute_terms(mixture, h100, VLLM).overhead_s
     assert with_experts == pytest.approx(more + 32 * 0.67e-3)
+
+
+def test_a_step_too_large_for_a_graph_takes_at_least_its_launches(llama_8b: ModelSpec, h100: DeviceSpec) -> None:
+    mixture = msgspec.structs.replace(llama_8b, experts=8, experts_per_token=2, active_parameters=10**9)
+    step = predict_from_datasheet(mixture, h100, VLLM)
+    launches_s = 32 * (0.38e-3 + 0.67e-3)
+    assert step.seconds(sequences=12, prefill_tokens=500) < launches_s  # 512 tokens are in a graph
+    assert step.seconds(sequences=13, prefill_tokens=500) == pytest.approx(launches_s)
+    assert step.seconds(sequences=600) < launches_s  # no prompt
+    assert step.seconds(sequences=0, prefill_tokens=50_000) > launches_s  # the card takes longer
+    assert step.at(VLLM.replace(max_num_seqs=8)).terms.graph_tokens == 16
+    assert step.at(VLLM.replace(max_cudagraph_capture_size=1024)).terms.graph_tokens == 1024
+    assert step.at(VLLM.replace(cudagraph_mode="FULL_DECODE_ONLY")).terms.graph_tokens == 0

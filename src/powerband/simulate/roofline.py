@@ -78,8 +78,8 @@ UNFUSED_CELLS = 256
 SCALING = 0.74
 # vLLM's API server, one process (``api_server_count`` divides): tokens of a step reached the client 27 to 46 us apart
 # on the hosts of H200s, and are detokenised before that; of 32 prompts sent at once the first token came after 130 ms,
-# of 4 after 58, where their steps take 30 and 25. With 256 in flight of an 8B shape it set the pace, 50 us a token, on a
-# slower host 70; 60 is between (prediction-vllm.md).
+# of 4 after 58, where their steps take 30 and 25. With 256 in flight it set the pace: 50 us a token, on a slower host
+# 70; 60 is between (prediction-vllm.md).
 FRONT_REQUEST_S, FRONT_TOKEN_S = 3e-3, 60e-6
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 

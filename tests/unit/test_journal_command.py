@@ -4,16 +4,21 @@ import json
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerband.cli import main
 from powerband.cli.session_lock import locked
 from powerband.cli.sessions import held
 from powerband.cli.stored import calibrating_runs, loop_session
+from powerband.probes.device import device_catalogue
+from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
+from powerband.records.sample import DeviceSample
 from powerband.stores.sqlite import Journal
 from tests.unit.test_stores import make_run, make_trial
 
+VLLM, FAKE = EngineConfig(engine="vllm", model="m"), EngineConfig(engine="fake", model="any")
 LOOP = '{"model": "m", "engine": "fake"}'
 
 
@@ -217,11 +222,51 @@ def test_steps_of_another_engine_calibrate_nothing(tmp_path: Path) -> None:
     session = journal.begin("tune", LOOP)
     journal.add_trial(session.session_id, "baseline", make_trial(1), make_run())
     for name in ("r1", session.session_id):
-        assert calibrating_runs(journal, [name], ["vllm", "fake"]) == [make_run()]
+        assert calibrating_runs(journal, [name], [VLLM, FAKE], None) == [make_run()]
         with pytest.raises(RequestError, match="no run of this engine"):
-            calibrating_runs(journal, [name], ["vllm"])
-    assert calibrating_runs(journal, [], ["vllm"]) == []
+            calibrating_runs(journal, [name], [VLLM], None)
+    assert calibrating_runs(journal, [], [VLLM], None) == []
     journal.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["org/Model", "/models/Model/", "~/.cache/huggingface/hub/models--org--Model/snapshots/0123abcd"]
+)
+def test_steps_of_another_model_calibrate_nothing(tmp_path: Path, name: str) -> None:
+    """A model is known by its own name, wherever it lies."""
+    journal = stored(tmp_path, EngineConfig(engine="vllm", model="/elsewhere/Model"))
+    assert len(calibrating_runs(journal, ["r1"], [msgspec.structs.replace(VLLM, model=name)], None)) == 1
+    with pytest.raises(RequestError, match=r"holds no run of this model \(seen: Model\)"):
+        calibrating_runs(
+            journal, ["r1"], [msgspec.structs.replace(VLLM, model=name.replace("Model", "Model-AWQ"))], None
+        )
+    # A model of the same name on another engine of the search is another matter.
+    with pytest.raises(RequestError, match=r"holds no run of this model \(seen: Model\)"):
+        calibrating_runs(journal, ["r1"], [VLLM, EngineConfig(engine="sglang", model="Model")], None)
+
+
+def test_steps_on_another_card_calibrate_nothing(tmp_path: Path) -> None:
+    """Where the driver named the cards; a device that the user describes cannot be told from them."""
+    config = EngineConfig(engine="vllm", model="m")
+    journal = stored(tmp_path, config, "NVIDIA H200")
+    here = device_catalogue()["h200"]
+    assert len(calibrating_runs(journal, ["r1"], [config], here)) == 1
+    assert len(calibrating_runs(journal, ["r1"], [config], msgspec.structs.replace(here, name="ours"))) == 1
+    with pytest.raises(RequestError, match=r"holds no run on this device \(seen: NVIDIA H200\)"):
+        calibrating_runs(journal, ["r1"], [config], device_catalogue()["h100-80gb"])
+    with pytest.raises(RequestError, match="seen: NVIDIA Unheard Of"):
+        calibrating_runs(stored(tmp_path / "odd", config, "NVIDIA Unheard Of"), ["r1"], [config], here)
+    assert len(calibrating_runs(stored(tmp_path / "old", config), ["r1"], [config], here)) == 1
+
+
+def stored(home: Path, config: EngineConfig, card: str = "") -> Journal:
+    """A journal with one run."""
+    journal = Journal(home)
+    samples = (DeviceSample(t_ns=1, index=0, name=card),) if card else ()
+    run = msgspec.structs.replace(make_run(), config=config, device_samples=samples)
+    session = journal.begin("load", "powerband load")
+    journal.add_trial(session.session_id, "load", make_trial(1), run)
+    return journal
 
 
 def test_simulate_refuses_steps_of_another_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

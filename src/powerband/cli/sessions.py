@@ -122,7 +122,7 @@ def run_session(args: argparse.Namespace, command: str) -> tuple[LoopReport, Jou
             command=command_line(),
             watcher=narrator,
         )
-        known = calibrating_runs(journal, case.request.calibrate, [one.engine.name for one in cases])
+        known = calibrating_runs(journal, case.request.calibrate, [one.naive for one in cases], case.device)
         rivals = [Loop(other, trials, known=of_engine(known, other)) for other in others]
         loop = Loop(case, trials, known=of_engine(known, case), rivals=rivals)
         # Another engine's answers are others': none is advised that has not passed.

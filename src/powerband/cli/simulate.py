@@ -10,6 +10,7 @@ from powerband.cli.simulate_screen import draw_answer, draw_found, frontier
 from powerband.cli.simulate_space import configs_of, refusal_of, replicas_of, simulated_over, to_be_gated
 from powerband.records.config import EngineConfig, tensor_parallel
 from powerband.records.errors import RequestError
+from powerband.records.hardware import DeviceSpec
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
 from powerband.records.units import parse_duration
@@ -62,13 +63,13 @@ def run(args: argparse.Namespace) -> int:
     answers.fill_in(args)
     configs = configs_of(args)
     if args.plan or args.trace:
-        return parallel.run(args, configs[0], _stored_runs(args, configs))
+        return parallel.run(args, configs[0], _stored_runs(args, configs, read_device(args.device)))
     configs = [simulated_over(config, args.count) for config in configs]
     slo = parse_slo(args.slo) if args.slo else None
     deadline_s = parse_duration(args.deadline) if args.deadline else None
     speculation = answers.parse_speculation(args.speculate)
     model, device, workload = read_model(args.model), read_device(args.device), options.read_workload(args)
-    step_time = fit_step_time(_stored_runs(args, configs), predict_from_datasheet(model, device, configs[0]))
+    step_time = fit_step_time(_stored_runs(args, configs, device), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
         kv_tokens, reason = None, refusal_of(config, traffic)
@@ -110,13 +111,13 @@ def _tell(question: answers.Question, found: list[Any]) -> None:
         options.print_text("\n".join(wrap(line, width, 6 if line.startswith(" ") else 2) for line in lines))
 
 
-def _stored_runs(args: argparse.Namespace, configs: Sequence[EngineConfig]) -> list[Run]:
+def _stored_runs(args: argparse.Namespace, configs: Sequence[EngineConfig], device: DeviceSpec) -> list[Run]:
     if not args.calibrate:
         return []
     from powerband.cli.stored import calibrating_runs
     from powerband.stores.sqlite import Journal
 
-    return calibrating_runs(Journal(args.home), args.calibrate, sorted({config.engine for config in configs}))
+    return calibrating_runs(Journal(args.home), args.calibrate, configs, device)
 
 
 def _document(args: argparse.Namespace, found: list[Any], model: str, device: str, traffic: str) -> dict[str, Any]:

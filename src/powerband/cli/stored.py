@@ -1,12 +1,16 @@
 """What a home holds by name: its journal, a loop, a run, or all usable runs of a session."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from powerband.engines.base import get_engine
+from powerband.probes.device import device_catalogue, match_card
+from powerband.records.config import EngineConfig
 from powerband.records.errors import MachineError, RequestError
+from powerband.records.hardware import DeviceSpec
 from powerband.records.run import Run
 from powerband.stores.base import Session
 from powerband.stores.sqlite import Journal
@@ -47,15 +51,59 @@ def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
     return found
 
 
-def calibrating_runs(journal: Journal, names: Sequence[str], engines: Sequence[str]) -> list[Run]:
-    """Those of ``engines``: the steps of another say nothing; RequestError where names were given and none is left."""
-    found = stored_runs(journal, names)
-    kept = [run for run in found if run.config.engine in engines]
-    if names and not kept:
-        seen = ", ".join(sorted({run.config.engine for run in found})) or "none"
-        hint = f"name runs of {', '.join(engines)}; powerband journal lists them"
-        raise RequestError(f"--calibrate {', '.join(names)} holds no run of this engine (seen: {seen})", hint=hint)
+def calibrating_runs(
+    journal: Journal, names: Sequence[str], configs: Sequence[EngineConfig], device: DeviceSpec | None
+) -> list[Run]:
+    """Those of an engine and model of ``configs`` on ``device``: the steps of others say nothing.
+
+    RequestError where names were given and none is left.
+    """
+    engines = {config.engine for config in configs}
+    models = {(config.engine, _model_name(config)) for config in configs}
+    rows: list[tuple[str, Collection[str], Callable[[Run], bool], Callable[[Run], str]]] = [
+        ("of this engine", engines, lambda run: run.config.engine in engines, lambda run: run.config.engine),
+        (
+            "of this model",
+            {name for _, name in models},
+            lambda run: (run.config.engine, _model_name(run.config)) in models,
+            lambda run: _model_name(run.config),
+        ),
+        ("on this device", [device.name if device else ""], lambda run: _may_be_on(device, run), _cards),
+    ]
+    kept = stored_runs(journal, names)
+    for what, wanted, counts, name_of in rows:
+        seen = ", ".join(sorted({name_of(run) for run in kept})) or "none"
+        kept = [run for run in kept if counts(run)]
+        if names and not kept:
+            hint = f"name runs {what.split()[0]} {', '.join(sorted(wanted))}; powerband journal lists them"
+            raise RequestError(f"--calibrate {', '.join(names)} holds no run {what} (seen: {seen})", hint=hint)
     return kept
+
+
+def _model_name(config: EngineConfig) -> str:
+    """A model's own name, of a hub id as of a path; empty where the engine reads no model from here."""
+    if not get_engine(config.engine).loads_model:
+        return ""
+    parts = Path(config.model).parts
+    cached = next((part for part in parts if part.startswith("models--")), None)  # as in the hub's cache
+    return cached.split("--")[-1] if cached else parts[-1]
+
+
+def _cards(run: Run) -> str:
+    return ", ".join(sorted({sample.name for sample in run.device_samples}))
+
+
+def _may_be_on(device: DeviceSpec | None, run: Run) -> bool:
+    """Not where the driver named other cards; a device that the user describes cannot be told from them."""
+    if device is None or device.kind != "gpu" or device.name not in device_catalogue() or not run.device_samples:
+        return True
+    try:
+        return any(
+            match_card(name, device.memory_bytes, "").name == device.name
+            for name in {sample.name for sample in run.device_samples}
+        )
+    except RequestError:
+        return False
 
 
 def loop_session(journal: Journal, name: str | None) -> Session:

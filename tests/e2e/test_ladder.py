@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from powerband import evaluate
 from powerband.case import CaseRequest
-from powerband.ladder import climb, measure
+from powerband.ladder import climb
 from powerband.ladder.case import LadderCase, prepare_ladder
 from powerband.ladder.climb import Ladder
 from powerband.probes.checkpoint import read_model
@@ -81,7 +82,7 @@ def test_a_ladder_measures_names_the_limit_and_resumes(
 ) -> None:
     monkeypatch.setattr(climb, "plan_rungs", lambda ask: PLANS)
     monkeypatch.setattr(
-        measure, "judge", lambda run: ("done", None)
+        evaluate, "judge", lambda run: ("done", None)
     )  # the fake needs no core: neighbours do not matter
     case, journal = make_case(folder), Journal(tmp_path / "home")
     session = journal.begin("loop", "{}").session_id

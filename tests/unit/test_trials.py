@@ -9,6 +9,7 @@ from powerband import evaluate
 from powerband.engines.base import get_engine
 from powerband.evaluate import Trials
 from powerband.records.config import EngineConfig
+from powerband.records.errors import MachineError, RequestError
 from powerband.records.run import Trial
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.sqlite import Journal
@@ -88,3 +89,26 @@ def test_spoilt_trials_that_others_followed_stay_as_they_are(monkeypatch: pytest
     nothing = Measuring(monkeypatch)
     trial, _ = trials(journal, session_id).run("tune-1", CONFIG, WORKLOAD, "tune", cut_s=1.0)
     assert (trial.status, nothing.names) == ("contended", [])
+
+
+@pytest.mark.parametrize("error", [RequestError("no such knob", hint="name another"), MachineError("disk full")])
+def test_where_it_is_tolerant_what_a_config_asks_in_vain_is_a_failed_trial(tmp_path: Path, error: Any) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    journal = Journal(tmp_path)
+    session_id = journal.begin("loop", "{}").session_id
+    with pytest.raises(type(error)):
+        trials(journal, session_id).run("baseline", CONFIG, WORKLOAD, "tune", cut_s=1.0, by=fail)
+    assert journal.trials(session_id) == []
+    made = Trials(journal, session_id, get_engine("fake"), slo=None, budget_s=1.0, command="test", tolerant=True)
+    trial, run = made.run("rung-1", CONFIG, WORKLOAD, "tune", cut_s=1.0, by=fail)
+    assert (trial.status, run) == ("failed", None)
+    assert trial.cause == "; ".join(filter(None, [error.message, error.hint]))
+    with pytest.raises(RuntimeError):  # out of time: nothing was begun
+        made.run("rung-2", CONFIG, WORKLOAD, "tune", cut_s=1.0, by=fail, before=_out_of_time)
+    assert made.recalled("rung-2") is None
+
+
+def _out_of_time() -> None:
+    raise RuntimeError

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import msgspec
 
 from powerband.engines.base import get_engine
-from powerband.evaluate import Watcher
+from powerband.evaluate import Trials, Watcher
 from powerband.ladder.case import LadderCase
 from powerband.ladder.judge import compute_use, holds, judged, steady_tokens_per_s
-from powerband.ladder.measure import SLACK_S, Clock, Journaled, OutOfTime, RungServer
+from powerband.ladder.measure import SLACK_S, Clock, OutOfTime, RungServer
 from powerband.ladder.predict import Oracle
 from powerband.ladder.rungs import plan_rungs
 from powerband.locate.diagnose import diagnose
@@ -39,7 +39,16 @@ class Ladder:
         self, case: LadderCase, store: Store, session_id: str, *, command: str, seconds: float, watcher: Watcher | None
     ) -> None:
         self.case, self._session_id = case, session_id
-        self._journal = Journaled(store, session_id, command, watcher)
+        self._trials = Trials(
+            store,
+            session_id,
+            get_engine(case.request.engine),
+            slo=None,
+            budget_s=float("inf"),
+            command=command,
+            watcher=watcher,
+            tolerant=True,
+        )
         self._clock, self._oracle = Clock(seconds), Oracle(case)
         self._rungs: list[Rung] = []
         self._provenance: Provenance | Missing = Missing(missing="no run was made")
@@ -90,7 +99,7 @@ class Ladder:
     def _rung(self, n: int, plan: RungPlan) -> Rung:
         if plan.left_out:
             return Rung(n=n, plan=plan, status="left_out", cause=plan.left_out)
-        with RungServer(self._journal, self._clock, plan.name, plan.config) as server:
+        with RungServer(self._trials, self._clock, plan.config) as server:
             levels, runs = self._levels(n, plan, server)
         wanted = 1 if one_at_a_time(plan) else self.case.concurrency
         offered = next(i for i, level in enumerate(levels) if level.concurrency == wanted)
@@ -129,7 +138,7 @@ class Ladder:
         runs: dict[int, Run] = {}
         wanted = 1 if one_at_a_time(plan) else self.case.concurrency
         waiting = list(dict.fromkeys([1, wanted]))
-        if self._journal.recall(_key(n, wanted)) is None:
+        if self._trials.recalled(_key(n, wanted)) is None:
             self._clock.need(server.start_s + sum(self._likely_s(plan, load) + SLACK_S for load in waiting))
         for _ in range(len(waiting) + _MORE_LOADS):
             if not waiting:
@@ -144,7 +153,7 @@ class Ladder:
             if not waiting and not one_at_a_time(plan):
                 more = next_load(levels, len(self.case.workload.requests) // 2)
             # Only while the engine is up: a resumed ladder does not start one again for loads that are extra.
-            if more is not None and (server.is_up or self._journal.recall(_key(n, more)) is not None):
+            if more is not None and (server.is_up or self._trials.recalled(_key(n, more)) is not None):
                 waiting.append(more)
         if all(level.concurrency != wanted for level in levels):
             levels.append(Level(concurrency=wanted, trial=0, run_id=None, cause=levels[-1].cause))
@@ -152,8 +161,8 @@ class Ladder:
 
     def _level(self, n: int, plan: RungPlan, server: RungServer, load: int) -> tuple[Level, Run | None]:
         key = _key(n, load)
-        recalled = self._journal.recall(key)
-        predicted = recalled[0].predicted if recalled else self._oracle.predict(plan, load)
+        recalled = self._trials.recalled(key)
+        predicted = recalled.predicted if recalled else self._oracle.predict(plan, load)
         trial, run = server.load(
             key, self.case.at(load), self.case.span_s(load), predicted, likely_s=self._likely_s(plan, load)
         )
@@ -203,7 +212,6 @@ class Ladder:
         chosen = max((rung for rung in done if not rung.plan.gated), key=_place, default=None)
         shown = chosen or fastest
         config = shown.plan.config if shown is not None else plan_rungs(case.ask)[0].config
-        trials = self._journal.store.trials(self._session_id)
         return LadderReport(
             session_id=self._session_id,
             model=case.model,
@@ -216,7 +224,7 @@ class Ladder:
             start_command=get_engine(config.engine).start_command(config),
             chosen=None if chosen is None else chosen.n,
             fastest=None if fastest is None else fastest.n,
-            engine_seconds=sum(trial.engine_seconds for trial in trials),
+            engine_seconds=self._trials.engine_seconds,
             stopped_because=stopped,
             provenance=self._provenance,
             notes=case.notes,

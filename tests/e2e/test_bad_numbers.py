@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from powerband.cli import main
+from powerband.records.errors import RequestError
+from powerband.records.units import parse_bytes
 
 QWEN_7B = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -144,6 +146,27 @@ def test_a_number_beyond_every_machine_is_refused(
     model: str, capsys: pytest.CaptureFixture[str], command: str, wrong: list[str]
 ) -> None:
     refused(capsys, *commands(model)[command], *wrong)
+
+
+@pytest.mark.parametrize("wrong", ["1e99h", "8785h", "0.5ns", "1e-99s"])
+@pytest.mark.parametrize("command", ["calibrate", "tune", "simulate"])
+def test_a_time_beyond_a_year_or_below_a_nanosecond_is_refused(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, wrong: str
+) -> None:
+    option = "--deadline" if command == "simulate" else "--budget"
+    asked = [command, model, "--engine", "vllm", "--device", "h100", option, wrong, "--home", str(tmp_path / "home")]
+    said = refused(capsys, *asked)
+    assert f"duration '{wrong}'" in said
+    assert "1ns to 366 days" in said
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_size_beyond_every_machine_is_refused() -> None:
+    assert [parse_bytes(size) for size in ("1B", "1024TiB")] == [1, 1 << 50]
+    for size in ("0.4B", "1025TiB", "1e99GiB"):
+        with pytest.raises(RequestError, match=f"size '{size}'") as error:
+            parse_bytes(size)
+        assert "1B to 1024TiB" in error.value.hint
 
 
 @pytest.mark.parametrize("row", ["1,{},8", "1e300,20,8"])

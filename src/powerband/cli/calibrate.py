@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from powerband.simulate.what_if import what_if
     from powerband.stores.sqlite import Journal
 
-    engine = get_engine(args.engine)
+    engine, budget_s = get_engine(args.engine), parse_duration(args.budget)
     if args.engine not in MODELLED:
         raise unknown_name("engine to calibrate", args.engine, MODELLED)
     model, device = (read_model(args.model), read_device(args.device)) if engine.loads_model else (None, None)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             store=journal,
             session_id=session.session_id,
             command=command,
-            budget_s=parse_duration(args.budget),
+            budget_s=budget_s,
             seed=args.seed,
             say=narrator.say,
         )
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             raise MachineError(f"no usable run: {'; '.join(notes)}", hint="raise --budget, or end other work")
     step = fit_step_time(seen, predict_from_datasheet(model, device, config))
     check = runs.get(CHECK)
-    expected = what_if(config, check.workload, step, deadline_s=parse_duration(args.budget)) if check else None
+    expected = what_if(config, check.workload, step, deadline_s=budget_s) if check else None
     document = _document(session.session_id, step, check, expected, notes)
     if args.json:
         options.print_json(document)

@@ -39,14 +39,14 @@ def run(args: argparse.Namespace, config: EngineConfig, runs: list[Run]) -> int:
     if args.sweep or args.replicas != 1:
         raise RequestError("--plan tries every split itself", hint="leave out --sweep and --replicas")
     _only_splits(args, config)
-    model, device, workload = read_model(args.model), read_device(args.device), options.read_workload(args)
+    model, device = read_model(args.model), read_device(args.device)
     question = Question(
         model=model,
         device=device,
         config=config,
         cards=args.count,
-        workload=workload,
-        memory_of=lambda wanted, ranks: _memory(model, device, wanted, ranks, refusal_of(wanted, workload)),
+        workload=options.read_workload(args),
+        memory_of=lambda wanted, ranks: _memory(model, device, wanted, ranks),
         slo=parse_slo(args.slo) if args.slo else None,
         deadline_s=parse_duration(args.deadline) if args.deadline else None,
     )
@@ -72,11 +72,11 @@ def _only_splits(args: argparse.Namespace, config: EngineConfig) -> None:
             )
 
 
-def _memory(model: Any, device: Any, config: EngineConfig, ranks: int, refused: str | None) -> Any:
+def _memory(model: Any, device: Any, config: EngineConfig, ranks: int) -> Any:
     from powerband.account.ledger import compute_ledger
     from powerband.simulate.parallel import Memory
 
-    if refused:
+    if refused := refusal_of(config):
         return Memory(fits=False, kv_tokens=0, shortage=refused)
     ledger = compute_ledger(model, device, config, count=ranks, remedies=False)
     return Memory(fits=ledger.fits, kv_tokens=ledger.capacity.kv_tokens, shortage=ledger.shortage)

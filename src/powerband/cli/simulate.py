@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     step_time = fit_step_time(_stored_runs(args, configs, device), predict_from_datasheet(model, device, configs[0]))
 
     def ask(config: EngineConfig, traffic: Workload, replicas: int) -> WhatIf:
-        kv_tokens, reason = None, refusal_of(config, traffic)
+        kv_tokens, reason = None, refusal_of(config)
         if reason is None and config.engine in RULES:  # of the others no ledger says what they hold
             ledger = compute_ledger(model, device, config, count=tensor_parallel(config), remedies=False)
             kv_tokens = ledger.capacity.kv_tokens

@@ -5,15 +5,14 @@ import itertools
 import math
 from typing import Any
 
-import msgspec
-
 from powerband.cli.knobs import knobs_of
 from powerband.engines.base import get_engine
 from powerband.records.config import TENSOR_KNOB, EngineConfig, Knob, over_cards, parse_settings, tensor_parallel
 from powerband.records.errors import RequestError, unknown_name
-from powerband.records.workload import Workload
+from powerband.records.workload import RequestSpec, Workload
 
 MOST_SWEPT = 500
+_SHORT = Workload(requests=(RequestSpec(offset_ns=0, input_tokens=1, output_tokens=1),), source="any")
 _NOT_SIMULATED = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size")
 
 
@@ -53,14 +52,13 @@ def replicas_of(config: EngineConfig, args: argparse.Namespace) -> int:
     return copies
 
 
-def refusal_of(config: EngineConfig, workload: Workload) -> str | None:
+def refusal_of(config: EngineConfig) -> str | None:
     """The rule of the engine's own that a config breaks, in words; how many cards are in this machine is no matter.
 
-    The lengths are those of the shortest request: which others are too long the simulation says.
+    Which requests are too long the simulation says.
     """
     single = config.replace(**dict.fromkeys(set(TENSOR_KNOB.values()) & config.knobs.keys(), 1))
-    shortest = min(workload.requests, key=lambda one: one.input_tokens + one.output_tokens)
-    return get_engine(config.engine).refuses(single, msgspec.structs.replace(workload, requests=(shortest,)))
+    return get_engine(config.engine).refuses(single, _SHORT)
 
 
 def to_be_gated(config: EngineConfig) -> list[str]:

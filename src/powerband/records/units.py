@@ -24,12 +24,14 @@ def s_to_ns(seconds: float) -> int:
 
 def parse_duration(text: str) -> float:
     """Seconds from ``500ms``, ``1.5s``, ``20m``; a bare number is refused, since its unit would be a guess."""
-    return _parse(text, _DURATION_S, "duration", "such as 500ms, 2s or 20m")
+    return _parse(
+        text, _DURATION_S, "duration", "such as 500ms, 2s or 20m", (1e-9, 366 * 24 * 3600.0), "1ns to 366 days"
+    )
 
 
 def parse_bytes(text: str) -> int:
     """Bytes from ``24GiB``, ``80GB``, ``512M``; single letters are binary, as engines use them."""
-    return round(_parse(text, _BYTES, "size", "such as 24GiB or 80GB"))
+    return round(_parse(text, _BYTES, "size", "such as 24GiB or 80GB", (1, 1 << 50), "1B to 1024TiB"))
 
 
 def parse_rate(text: str) -> float:
@@ -43,13 +45,20 @@ def parse_rate(text: str) -> float:
     return value
 
 
-def _parse(text: str, units: dict[str, float] | dict[str, int], noun: str, example: str) -> float:
+def _parse(
+    text: str,
+    units: dict[str, float] | dict[str, int],
+    noun: str,
+    example: str,
+    bounds: tuple[float, float],
+    accepted: str,
+) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].lower() not in units:
         raise RequestError(f"cannot read {noun} {text!r}", hint=f"write a number and a unit, {example}")
     value = float(match[1]) * units[match[2].lower()]
-    if not (math.isfinite(value) and value > 0):
-        raise RequestError(f"{noun} {text!r} must be above 0", hint=f"write a number and a unit, {example}")
+    if not bounds[0] <= value <= bounds[1]:
+        raise RequestError(f"{noun} {text!r} is not possible", hint=f"accepted: {accepted}, {example}")
     return value
 
 

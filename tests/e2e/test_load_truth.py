@@ -24,6 +24,7 @@ from powerband.load.traffic import build_workload
 from powerband.load.words import WORDS
 from powerband.records.columns import compute_metrics
 from powerband.records.metrics import Distribution
+from powerband.stores.sqlite import Journal
 
 
 @contextlib.contextmanager
@@ -220,6 +221,7 @@ def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     assert found["stopped_because"] == "interrupted"
     assert 5 <= found["metrics"]["completed"] <= 200
     assert any("stopped by hand" in note for note in found["notes"])
+    assert outcome(tmp_path) == ("stopped", "interrupted", "done")
 
 
 @pytest.mark.parametrize(
@@ -247,6 +249,16 @@ def test_a_server_that_refuses_everything_is_an_engine_error(tmp_path: Path) -> 
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "http_503: planted error" in err
+    assert outcome(tmp_path) == ("failed", "no request was answered: http_503: planted error", "failed")
+
+
+def outcome(folder: Path) -> tuple[str, str, str]:
+    """Of the journal's only session: its status and note, and the status of its only trial."""
+    journal = Journal(folder / ".powerband")
+    (session,) = journal.sessions()
+    (trial,) = journal.trials(session.session_id)
+    journal.close()
+    return session.status, session.note, trial.status
 
 
 def test_two_processes_share_a_run_on_one_clock(tmp_path: Path) -> None:

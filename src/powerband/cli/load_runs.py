@@ -21,7 +21,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.errors import PowerbandError, RequestError
 from powerband.records.metrics import Metrics
 from powerband.records.request import RequestTrace
-from powerband.records.run import Run, Trial
+from powerband.records.run import Run, Trial, TrialStatus
 from powerband.records.slo import Slo, parse_slo
 from powerband.records.units import format_duration, ns_to_s, s_to_ns
 from powerband.records.value import Missing
@@ -39,7 +39,7 @@ class Recorder:
         self._journal, self._target, self._slo = Journal(home), target, slo
         self._command = command_line()
         self._session = self._journal.begin("load", self._command)
-        self._n = 0
+        self._n, self._answered, self._interrupted, self._why = 0, False, False, ""
         self._lock = locked(self._journal, self._session)
 
     def __enter__(self) -> "Recorder":
@@ -47,9 +47,15 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        failed = isinstance(error, PowerbandError)
-        status: Literal["done", "failed", "stopped"] = "done" if error is None else "failed" if failed else "stopped"
-        self._journal.end(self._session.session_id, status, str(error or ""))
+        status: Literal["done", "failed", "stopped"] = "done"
+        note = ""
+        if error is not None:
+            status, note = "failed" if isinstance(error, PowerbandError) else "stopped", str(error)
+        elif self._interrupted:
+            status, note = "stopped", "interrupted"
+        elif not self._answered:
+            status, note = "failed", self._why
+        self._journal.end(self._session.session_id, status, note)
         self._lock.__exit__(None, None, None)
 
     def measure(
@@ -80,19 +86,29 @@ class Recorder:
         run = msgspec.structs.replace(
             begun, workload=workload, end_ns=loaded.end_ns, client=loaded.client, notes=loaded.notes
         )
-        limited = loaded.client.verdict == "limited"
+        status, cause = self._judge(loaded)
         trial = Trial(
             n=self._n,
             purpose="load",
             config=run.config,
-            status="client_limited" if limited else "done",
+            status=status,
             measured=loaded.columns.metrics(self._slo, loaded.end_ns),
             run_id=run_id,
-            cause=loaded.client.reason if limited else None,
+            cause=cause,
         )
         self._journal.add_trial(self._session.session_id, f"load-{self._n}", trial, run, written=["traces"])
         (folder / BEGUN).unlink()
         return LoadRun(run, _reader([folder / _LOG]), loaded.columns), loaded
+
+    def _judge(self, loaded: Loaded) -> tuple[TrialStatus, str | None]:
+        """What a run was, and what it makes of the session: of several, one that was answered is enough."""
+        self._interrupted = loaded.stopped_because == "interrupted"
+        answered = loaded.columns.completed > 0
+        self._answered |= answered
+        self._why = f"no request was answered: {loaded.columns.first_error or 'none ended in time'}"
+        if loaded.client.verdict == "limited":
+            return "client_limited", loaded.client.reason
+        return ("done", None) if answered else ("failed", self._why)
 
     def _begun(self, run_id: str, workload: Workload) -> Run:
         short = msgspec.structs.replace(workload, requests=workload.requests[:0])

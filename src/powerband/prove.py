@@ -15,7 +15,7 @@ import msgspec
 
 from powerband.engines.base import Engine, RunningEngine
 from powerband.load.target import Target
-from powerband.locate.bisect import Metric, Test, faster, halved, long_prompts, plan_tests, unshared, without
+from powerband.locate.bisect import Kind, Metric, Test, faster, halved, long_prompts, plan_tests, unshared, without
 from powerband.locate.diagnose import diagnose
 from powerband.locate.proof import (
     Level,
@@ -35,6 +35,7 @@ from powerband.records.metrics import tpot_s, ttft_s
 from powerband.records.model import ModelSpec
 from powerband.records.run import Run
 from powerband.records.slo import Slo
+from powerband.records.units import format_duration
 from powerband.records.value import Interval, Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import write_run
@@ -43,6 +44,7 @@ from powerband.warm_up import warm_up
 
 LEVEL = 0.9
 _SWEEP = (1, 2, 4, 8)
+_WINDOWS: dict[Kind, int] = {"text": 2, "sweep": len(_SWEEP)}  # of a round; of other tests one
 _SWEEP_INPUT, _SWEEP_OUTPUT, _SWEEP_TURNS = 16, 32, 2
 _METRICS: dict[Metric, str] = {
     "request": "mean request time in s",
@@ -88,7 +90,8 @@ def prove(subject: Subject) -> Diagnosis:
     """
     proofs: list[Proof] = []
     with _started(subject, subject.config) as base:
-        subject.tell(f"the traffic as it is, {subject.repeats} windows")
+        least = _in_words(subject, sum(_WINDOWS.values()))
+        subject.tell(f"the traffic as it is: {_in_words(subject, 1)}; after it come at least {least}")
         before = _windows(subject, base, subject.workload, "base")
         usable = [run for run in before if _usable(run)]
         if not usable:
@@ -96,6 +99,10 @@ def prove(subject: Subject) -> Diagnosis:
         found = diagnose(usable[0], model=subject.model, device=subject.device, slo=subject.slo)
         engine = subject.engine
         tests, notes = plan_tests(found, base.config, engine.knobs(), subject.workload, restartable=engine.restartable)
+        restarts = sum(test.restart for test in tests)
+        more = f", and {restarts} starts of the engine" if restarts else ""
+        windows = sum(_WINDOWS.get(test.kind, 1) for test in tests)
+        subject.tell(f"what may be behind it, {len(tests)} tests: {_in_words(subject, windows)}{more}")
         for test in (test for test in tests if not test.restart):
             subject.tell(f"{test.name}: {test.change}")
             proofs += (
@@ -109,6 +116,13 @@ def prove(subject: Subject) -> Diagnosis:
     length = f"{subject.repeats} windows a side, compared in pairs; intervals at {LEVEL:.0%}"
     proved = apply_proofs(found, proofs)
     return msgspec.structs.replace(proved, notes=(*proved.notes, f"{len(proofs)} tests: {length}", *notes))
+
+
+def _in_words(subject: Subject, windows: int) -> str:
+    """How long so many windows take, each repeated: as long as the arrivals, without such until they are cut."""
+    each_s = subject.workload.span_s or subject.cut_s
+    count = windows * subject.repeats
+    return f"{count} windows of {format_duration(each_s)}, about {format_duration(count * each_s)}"
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ def test_what_is_planted_is_proved(tmp_path: Path) -> None:
     # Text costs 60 ms of a serial tokenizer, token ids nothing: as text the same requests fall behind.
     knobs: dict[str, Value] = {"slots": 1, "step_ms": 4.0, "step_ms_per_seq": 0.05, "text_ms": 60.0}
     requests = tuple(RequestSpec(offset_ns=k * NS // 50, input_tokens=8, output_tokens=8) for k in range(30))
+    told: list[str] = []
     found = prove(
         Subject(
             config=EngineConfig(engine="fake", model="fake", knobs=knobs),
@@ -30,11 +31,16 @@ def test_what_is_planted_is_proved(tmp_path: Path) -> None:
             engine=Fake(),
             fixed=frozenset(knobs),
             repeats=2,
+            tell=told.append,
         )
     )
+    # Arrivals last 29/50 s. Beside the traffic come text and ids, and four sizes of a batch, each twice.
+    alone, tests = "2 windows of 580 ms, about 1.16 s", "12 windows of 580 ms, about 6.96 s"
+    assert told[0] == f"the traffic as it is: {alone}; after it come at least {tests}"
     first = found.findings[0]
     if first.cause in ("undecided", "client_limited"):
         pytest.skip(f"the machine was too busy to judge the engine: {found.reason}")
+    assert any("starts of the engine" in line for line in told)
     said: dict[tuple[str, str], str] = {(proof.test, proof.cause): proof.status for proof in found.proofs}
     assert found.verdict == "no_batching", found.reason
     # On a busy machine an interval from two windows may be too wide; it must never point the other way.

@@ -18,6 +18,7 @@ class Clock:
         "_cap",
         "_capped_pair",
         "_context",
+        "_decodes_s",
         "_draft_share",
         "_drafts",
         "_experts",
@@ -31,6 +32,7 @@ class Clock:
         "_overhead",
         "_pad",
         "_pair",
+        "_passes",
         "_per_step",
         "_per_token",
         "_prefill_step",
@@ -84,6 +86,8 @@ class Clock:
         self._ubatch = t.ubatch_tokens
         self._launch = overhead * t.launch_s
         self._graph_tokens = t.graph_tokens
+        self._passes = (1.0 + self._drafts * self._draft_share) / self._gain  # in which each cached token is read
+        self._decodes_s: dict[int, float] = {}  # pure decode steps over empty caches, by sequences
         self.front_request_s, self.front_token_s = t.front_request_s, t.front_token_s
         self.request_s = max(step.request_s - t.front_request_s, 0.0)  # beside what the front end is busy with it
 
@@ -119,21 +123,24 @@ class Clock:
             core += (sequences + guesses) % self._tile * self._leftover
         if prefill:
             core += self._prefill_step + min(pairs, self._cap * prefill) * self._capped_pair
-        if self._pad > 1:
-            context = padded(context, sequences, self._pad)
-        sliding = min(context, sequences * self._window) * self._sliding
         total = (
             self._overhead
             + self._per_step
             + core
             + tokens * self._per_token
             + (sequences + prompts) * self._sequence
-            + context * self._context
-            + sliding
+            + self._read_s(sequences, context)
             + sequences * self._state
             + pairs * self._pair
         )
         return max(total, self._launch) if prefill and tokens > self._graph_tokens else total
+
+    def _read_s(self, sequences: int, context: float) -> float:
+        """What one pass takes to read the caches."""
+        if self._pad > 1:
+            context = padded(context, sequences, self._pad)
+        read_s = context * self._context
+        return read_s + min(context, sequences * self._window) * self._sliding if self._sliding else read_s
 
     def split_mixed_s(self, rows: SequenceOf[int], context: float, prefill: int, pairs: float, prompts: int) -> float:
         """As ``mixed_s`` where each of ``rows`` sequences, and the prompts, have a pass of their own."""
@@ -148,12 +155,16 @@ class Clock:
     def decode_s(self, sequences: int, context: float) -> tuple[float, float]:
         """The next pure decode step, and how much longer each one after it is (contexts grow by one token each; one
         that counts in multiples is taken as it is now)."""
-        first = self.mixed_s(sequences, context, 0, 0.0, 0)
+        empty_s = self._decodes_s.get(sequences)
+        if empty_s is None:
+            empty_s = self._decodes_s[sequences] = self.mixed_s(sequences, 0.0, 0, 0.0, 0)
+        read_s = self._read_s(sequences, context)
+        growth_s = sequences * self._context
         if self._pad > 1:
-            return first, 0.0
-        if not self._sliding:
-            return first, sequences * self._context * (1.0 + self._drafts * self._draft_share) / self._gain
-        return first, self.mixed_s(sequences, context + sequences, 0, 0.0, 0) - first
+            growth_s = 0.0
+        elif self._sliding:
+            growth_s = self._read_s(sequences, context + sequences) - read_s
+        return empty_s + self._passes * read_s, self._passes * growth_s
 
 
 def steps_until(wait_s: float, first_s: float, growth_s: float) -> int:
@@ -162,5 +173,5 @@ def steps_until(wait_s: float, first_s: float, growth_s: float) -> int:
         steps = math.ceil(wait_s / first_s - 1e-9) if first_s > 0 else 1
     else:
         b = first_s - growth_s / 2
-        steps = math.ceil((math.sqrt(b * b + 2 * growth_s * max(wait_s, 0.0)) - b) / growth_s - 1e-9)
+        steps = math.ceil((math.sqrt(max(b * b + 2 * growth_s * wait_s, 0.0)) - b) / growth_s - 1e-9)
     return max(steps, 1)

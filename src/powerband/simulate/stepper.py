@@ -11,28 +11,13 @@ from powerband.simulate.clock import Clock, steps_until
 from powerband.simulate.front_end import FrontEnd
 from powerband.simulate.prefixes import PrefixCache, shares_prefixes
 from powerband.simulate.scheduler import Limits
+from powerband.simulate.sequence import Sequence
 from powerband.simulate.slots import SlotTable, neighbours
 from powerband.simulate.step_time import StepTime
 
 # SGLang admits a prompt if a share of what the running answers may still need stays free; the share falls from 0.7 to
 # 0.1 while nothing runs out. In steps (assumed).
 RESERVED = 64
-
-
-class Sequence:
-    """A request in the engine; ``prompt`` grows when a preempted sequence has to be computed again."""
-
-    __slots__ = ("cached", "emitted", "finish_step", "index", "joined_step", "output", "prompt", "slot")
-
-    def __init__(self, index: int, prompt: int, output: int) -> None:
-        self.index = index
-        self.prompt = prompt
-        self.output = output
-        self.cached = 0  # prompt tokens already in the cache
-        self.emitted = 0  # tokens given before the present stretch of decoding
-        self.joined_step = -1  # step that gave the first token of the present stretch; -1: not decoding
-        self.finish_step = -1
-        self.slot = -1
 
 
 class Stepper:
@@ -72,7 +57,7 @@ class Stepper:
         self._ends: list[tuple[int, int, Sequence]] = []
         self._decoding = 0
         self._context = 0  # tokens that the next decode step attends to, over all decoding sequences
-        self._order: dict[int, Sequence] = {}  # running, in order of admission; kept only where blocks can run out
+        self._order: dict[int, Sequence] = {}  # those that hold blocks, in order of admission
         self._pool = self._make_pool()
         self._prefixes: PrefixCache | None = None
         self._slots = SlotTable(limits.slots) if limits.split_rows else None
@@ -83,11 +68,10 @@ class Stepper:
     def run(self) -> None:
         while self.now < self.deadline_s:
             self._admit()
-            free_tokens = self._free_tokens()
-            may_prefill = self._prefilling and free_tokens > 0
-            if may_prefill and self.limits.prompts_first:
+            free_tokens = self._free_tokens() if self._prefilling else 0
+            if free_tokens > 0 and self.limits.prompts_first:
                 self._prompts_pass()
-            elif may_prefill and (self.limits.batching == "continuous" or not self._decoding):
+            elif free_tokens > 0 and (self.limits.batching == "continuous" or not self._decoding):
                 self._mixed_step(free_tokens)
             elif self._decoding:
                 self._decode_steps()
@@ -159,15 +143,24 @@ class Stepper:
                     self._send_next()
                 continue
             waiting.append(Sequence(index, max(spec.input_tokens, 1), max(spec.output_tokens, 1)))
-        if not waiting or (self._decoding and self.limits.batching == "static"):
-            return
-        while waiting and self._decoding + len(self._prefilling) < self.limits.slots:
+        if waiting and not (self._decoding and self.limits.batching == "static"):
+            self._fill_slots()
+
+    def _fill_slots(self, done: int = 0) -> None:
+        """Hand out the free slots, ``done`` of which prompts of this step hold.
+
+        Where blocks can run out, one goes to the next that needs some: those behind it wait as well without.
+        """
+        waiting, prefilling = self._waiting, self._prefilling
+        free = self.limits.slots - self._decoding - len(prefilling) - done
+        if self._pool is not None:
+            free = min(free, int(not prefilling or prefilling[-1].cached > 0))
+        while waiting and free > 0:
             sequence = waiting.popleft()
-            self._prefilling.append(sequence)
+            prefilling.append(sequence)
             if self._slots is not None:
                 sequence.slot = self._slots.take()
-            if self._pool is not None:
-                self._order[sequence.index] = sequence
+            free -= 1
 
     def _prompts_pass(self) -> None:
         """A pass of prompts alone, which counts as no step: decoding sequences get nothing from it.
@@ -195,14 +188,15 @@ class Stepper:
 
     def _mixed_step(self, free_tokens: int) -> None:
         """One step that holds prompt tokens beside one token of each decoding sequence."""
-        growth = 0
+        growth, made_room = 0, False
         if self._pool is not None:  # the running sequences take their blocks first
-            self._make_room()
-            free_tokens = self._free_tokens()
+            made_room = self._make_room()
+            if made_room:
+                free_tokens = self._free_tokens()
             growth = self._pool.growth(self.step, 1)
             self._pool.free -= growth
         sequences = self._decoding
-        tokens, pairs, done = self._take_prompts(free_tokens)
+        tokens, pairs, done = self._take_prompts(free_tokens, may_start=not made_room)
         if not tokens:  # no blocks for the next prompt: only the end of a running sequence can change that
             if self._pool is not None:
                 self._pool.free += growth
@@ -218,13 +212,17 @@ class Stepper:
             self._join(sequence)
         self._finish_due()
 
-    def _take_prompts(self, free_tokens: int) -> tuple[int, float, list[Sequence]]:
+    def _take_prompts(self, free_tokens: int, may_start: bool = True) -> tuple[int, float, list[Sequence]]:
         """Prompt tokens of this step, the (query, key) pairs they attend to, and the prompts it completes."""
         tokens = 0
         pairs = 0.0
         done: list[Sequence] = []
         prefilling, pool = self._prefilling, self._pool
-        while prefilling and free_tokens > 0:
+        while free_tokens > 0:
+            if not prefilling and self._waiting and may_start:
+                self._fill_slots(len(done))
+            if not prefilling:
+                break
             sequence = prefilling[0]
             hit = 0
             if self._prefixes is not None and not sequence.cached:
@@ -233,8 +231,10 @@ class Stepper:
             take = left if left <= free_tokens else free_tokens
             if take < left and not self.limits.chunked and tokens + self._decoding:
                 break  # a whole prompt or none
-            if pool is not None and not sequence.cached and not pool.extend(0, sequence.prompt):
-                break  # blocks for the whole prompt or none
+            if pool is not None and not sequence.cached:
+                if not pool.extend(0, sequence.prompt):
+                    break  # blocks for the whole prompt or none
+                self._order[sequence.index] = sequence
             sequence.cached += hit
             pairs += take * (sequence.cached + (take + 1) / 2)
             tokens += take
@@ -269,22 +269,27 @@ class Stepper:
             first_s, growth_s = self.clock.decode_s(self._decoding, self._context)
         else:
             first_s, growth_s = self.clock.decode_rows_s(neighbours(self._busy), self._context)
-        self._drop_stale_ends()
-        steps = self._ends[0][0] - self.step
-        wake_s = min(self.front.next_work_s(), self.front.next_ready_s() if self._could_admit() else math.inf)
-        if wake_s < math.inf:
-            steps = min(steps, steps_until(wake_s - self.now, first_s, growth_s))
-        if self.deadline_s < math.inf:
-            steps = min(steps, steps_until(self.deadline_s - self.now, first_s, growth_s))
+        steps = self._equal_steps(first_s, growth_s)
         if self._pool is not None:
-            steps = min(steps, self._pool.steps_within(self.step))
-            self._pool.advance(self.step, steps)
+            steps = self._pool.advance(self.step, steps)
         self._go_on(steps, first_s, growth_s, self._decoding)
         self._context += steps * self._decoding
         self._finish_due()
 
-    def _could_admit(self) -> bool:
-        return self.limits.batching == "continuous" and self._decoding + len(self._prefilling) < self.limits.slots
+    def _equal_steps(self, first_s: float, growth_s: float) -> int:
+        """Decode steps until a sequence ends, another may start or time is up."""
+        if self.preemptions:
+            self._drop_stale_ends()
+        steps = self._ends[0][0] - self.step
+        wake_s = self.front.next_work_s()
+        may_start = self.limits.batching == "continuous" and self._decoding < self.limits.slots
+        if may_start and not self._waiting and not self._prefilling:  # else it comes after those
+            wake_s = min(wake_s, self.front.next_ready_s())
+        if wake_s < math.inf:
+            steps = min(steps, steps_until(wake_s - self.now, first_s, growth_s))
+        if self.deadline_s < math.inf:
+            steps = min(steps, steps_until(self.deadline_s - self.now, first_s, growth_s))
+        return steps
 
     def _go_on(self, steps: int, first_s: float, growth_s: float, tokens: int) -> None:
         """Equal steps, each of which gives ``tokens``."""
@@ -329,24 +334,30 @@ class Stepper:
         if self._pool is not None:
             self._pool.leave(self._cached_tokens(sequence), self.step)
 
-    def _make_room(self) -> None:
-        """Preempt the youngest sequences until every decoding one can take its next token."""
-        assert self._pool is not None
-        while self._decoding and self._pool.growth(self.step, 1) > self._pool.free:
+    def _make_room(self) -> bool:
+        """Preempt the youngest sequences until every decoding one can take its next token; whether there were any."""
+        pool = self._pool
+        assert pool is not None
+        if pool.growth(self.step, 1) <= pool.free:
+            return False
+        if self._prefilling and not self._prefilling[-1].cached:  # it has nothing to give up
+            self._waiting.appendleft(self._prefilling.pop())
+        while pool.growth(self.step, 1) > pool.free:
             self._preempt_youngest()
+        return True
 
     def _preempt_youngest(self) -> None:
         """Give up the blocks of the last admitted sequence; it waits first in line and computes everything again."""
         assert self._pool is not None
         _, sequence = self._order.popitem()
-        self.preemptions += int(sequence.cached > 0)
+        self.preemptions += 1
         if sequence.joined_step >= 0:
             self._pool.release(self._cached_tokens(sequence))
             self._stop_decoding(sequence)
             sequence.joined_step = -1
             sequence.prompt = self.requests[sequence.index].input_tokens + sequence.emitted
         else:
-            self._pool.release(sequence.prompt if sequence.cached else 0)
+            self._pool.release(sequence.prompt)
             self._prefilling.remove(sequence)
         sequence.cached = 0
         self._waiting.appendleft(sequence)

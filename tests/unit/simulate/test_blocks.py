@@ -35,7 +35,7 @@ class PoolAgainstCounts(RuleBasedStateMachine):
             most += 1
         assert self.pool.steps_within(self.step) == most
         steps = min(wanted, most)
-        self.pool.advance(self.step, steps)
+        assert self.pool.advance(self.step, wanted) == steps
         self.step += steps
         self.contexts = [context + steps for context in self.contexts]
 

@@ -9,6 +9,7 @@ from powerband.records.config import EngineConfig
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import LayerGroup, ModelSpec
 from powerband.simulate.clock import Clock, steps_until
+from powerband.simulate.scheduler import Speculation
 from powerband.simulate.step_time import predict_from_datasheet
 
 MIXED = ModelSpec(  # full and sliding layers, experts, a recurrent part: every term is in use
@@ -73,6 +74,31 @@ def test_clock_equals_step_time(
     pairs = prefill * (prefill + 1) / 2
     folded = Clock(step).mixed_s(sequences, sequences * context, prefill, pairs, 1 if prefill else 0)
     assert folded == pytest.approx(readable, rel=1e-9)
+
+
+@given(
+    sequences=st.integers(1, 300), context=st.integers(1, 100_000), kind=st.sampled_from(["plain", "sliding", "padded"])
+)
+def test_decode_steps_equal_step_time(sequences: int, context: int, kind: str) -> None:
+    prior = predict_from_datasheet(MIXED, CARD, EngineConfig(engine="vllm", model="mixed"))
+    changed = {"sliding": {}, "plain": {"sliding_token_s": 0.0}, "padded": {"sliding_token_s": 0.0, "pad_tokens": 256}}
+    step = msgspec.structs.replace(prior, terms=msgspec.structs.replace(prior.terms, **changed[kind]))
+    clock = Clock(step)
+    clock.decode_s(sequences, 7.0)  # what it keeps of this is of no context
+    first_s, growth_s = clock.decode_s(sequences, context)
+    now_s, next_s = (
+        step.seconds(sequences=sequences, context_tokens=tokens) for tokens in (context, context + sequences)
+    )
+    assert first_s == pytest.approx(now_s, rel=1e-9)
+    assert growth_s == pytest.approx(0.0 if kind == "padded" else next_s - now_s, rel=1e-6, abs=1e-12)
+
+
+def test_decode_steps_with_guesses_equal_mixed_ones() -> None:
+    step = predict_from_datasheet(MIXED, CARD, EngineConfig(engine="vllm", model="mixed"))
+    clock = Clock(step, Speculation(draft_tokens=3, acceptance=0.6, draft_share=0.1))
+    first_s, growth_s = clock.decode_s(40, 50_000.0)
+    assert first_s == pytest.approx(clock.mixed_s(40, 50_000.0, 0, 0.0, 0), rel=1e-12)
+    assert first_s + growth_s == pytest.approx(clock.mixed_s(40, 50_040.0, 0, 0.0, 0), rel=1e-12)
 
 
 @given(wait_s=st.floats(0, 100), first_s=st.floats(0.001, 1.0), growth_s=st.one_of(st.just(0.0), st.floats(1e-6, 1e-2)))

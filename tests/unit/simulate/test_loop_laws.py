@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from powerband.records.config import EngineConfig
 from powerband.records.request import RequestTrace
 from powerband.records.workload import RequestSpec, Workload
-from powerband.simulate.loop import simulate
+from powerband.simulate.clock import Clock
+from powerband.simulate.loop import simulate, to_traces
 from powerband.simulate.replicas import Router, simulate_replicas
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.step_time import StepTime
+from powerband.simulate.stepper import Stepper
 
 StepOf = Callable[..., StepTime]
 S = 1_000_000_000
@@ -110,6 +112,54 @@ def test_coarse_and_detailed_traces_agree(
     for a, b in zip(fine.traces, coarse.traces, strict=True):
         assert (a.t_chunks_ns[0], a.t_chunks_ns[-1]) == (b.t_chunks_ns[0], b.t_chunks_ns[-1])
         assert a.output_tokens == b.output_tokens
+
+
+class OneByOne(Stepper):
+    """Takes each step by itself."""
+
+    def _equal_steps(self, first_s: float, growth_s: float) -> int:
+        return min(1, super()._equal_steps(first_s, growth_s))
+
+
+@given(
+    requests=requests_strategy,
+    slots=st.integers(1, 5),
+    budget=st.integers(6, 80),
+    memory=st.one_of(st.none(), st.tuples(st.integers(45, 90), st.sampled_from([1, 2, 4]))),
+    kind=st.sampled_from(["mixed", "ahead", "whole prompts", "prompts first", "static", "split rows"]),
+)
+@settings(max_examples=200, deadline=None)
+def test_equal_steps_at_once_are_as_one_by_one(
+    step_of: StepOf,
+    requests: list[tuple[int, int, int]],
+    slots: int,
+    budget: int,
+    memory: tuple[int, int] | None,
+    kind: str,
+) -> None:
+    blocks, size = memory if memory is not None and kind != "split rows" else (0, 1)
+    limits = Limits(
+        slots=slots,
+        batch_tokens=max(budget, 66) if kind == "whole prompts" else budget,
+        batching="static" if kind == "static" else "continuous",
+        chunked=kind != "whole prompts",
+        kv_tokens=blocks * 2 - blocks * 2 % size or None,
+        block_tokens=size,
+        ahead=kind == "ahead",
+        prompts_first=kind == "prompts first",
+        split_rows=kind == "split rows",
+    )
+    # No step of TERMS ends so that a request comes in the same microsecond.
+    specs = [RequestSpec(offset_ns=at * 1_000_000 + 137, input_tokens=p, output_tokens=o) for at, p, o in requests]
+    fast, slow = (
+        kind_of_stepper(specs, None, Clock(step_of(**TERMS)), limits, float("inf"))
+        for kind_of_stepper in (Stepper, OneByOne)
+    )
+    for stepper in (fast, slow):
+        stepper.run()
+    assert fast.preemptions == slow.preemptions
+    for a, b in zip(*(to_traces(stepper, stepper.end_s, True) for stepper in (fast, slow)), strict=True):
+        assert [t / S for t in a.t_chunks_ns] == pytest.approx([t / S for t in b.t_chunks_ns], abs=5e-9)
 
 
 def poisson(seed: int, count: int, rate_per_s: float) -> list[tuple[int, int, int]]:

@@ -148,8 +148,13 @@ def test_a_profiler_trace_is_diagnosed_and_one_without_gpu_events_refused(tmp_pa
     assert document["verdict"] == "launch_bound"
     assert document["gpu_busy_ratio"] == pytest.approx(40 / 310)
     page = tmp_path / "page.html"
-    both = locate(str(path), str(path), "--page", str(page), "--json")
+    other = tmp_path / "other.json"
+    other.write_text(path.read_text())
+    both = locate(str(path), str(other), "--page", str(page), "--json")
     assert json.loads(both.stdout)["notes"][0] == "no rank communicates: shown is trace.json alone"
+    twice = locate(str(path), f"{tmp_path}/./trace.json")
+    assert (twice.returncode, twice.stdout) == (2, "")
+    assert "trace.json is named twice" in twice.stderr
     assert 'class="bar area' in page.read_text()
     path.write_text(json.dumps({"traceEvents": [event for event in events if event["cat"] != "kernel"]}))
     refused = locate(str(path))

@@ -15,6 +15,7 @@ from powerband.probes.device import device_catalogue
 from powerband.records.config import EngineConfig
 from powerband.records.errors import EngineError, RequestError
 from powerband.records.sample import DeviceSample
+from powerband.stores.run_dir import write_run
 from powerband.stores.sqlite import Journal
 from tests.unit.test_stores import make_run, make_trial
 
@@ -257,6 +258,21 @@ def test_steps_on_another_card_calibrate_nothing(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="seen: NVIDIA Unheard Of"):
         calibrating_runs(stored(tmp_path / "odd", config, "NVIDIA Unheard Of"), ["r1"], [config], here)
     assert len(calibrating_runs(stored(tmp_path / "old", config), ["r1"], [config], here)) == 1
+
+
+def test_a_run_named_twice_counts_once_and_is_not_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = stored(tmp_path, FAKE)
+    session = journal.sessions()[0].session_id
+    assert len(calibrating_runs(journal, ["r1", session, "r1"], [FAKE], None)) == 1
+    write_run(tmp_path / "runs" / "r2", msgspec.structs.replace(make_run(), run_id="r2", config=FAKE))
+    code, _, err = said(capsys, "verify", "r1,r2", "r2", "--home", tmp_path)
+    assert code == 2
+    assert "r2 is on both sides" in err
+    code, out, _ = said(capsys, "verify", "r1,r1,r*1", "r2", "--json", "--home", tmp_path)
+    assert code == 1
+    assert "one run a side" in json.loads(out)["reason"]
 
 
 def stored(home: Path, config: EngineConfig, card: str = "") -> Journal:

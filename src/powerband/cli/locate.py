@@ -160,6 +160,10 @@ def _traces(sources: Sequence[str]) -> list[Path]:
     for path in paths:
         if not path.is_file() or path.suffix == ".toml":
             raise RequestError(f"{path} is no trace file", hint="several sources must all be traces, one of each rank")
+    real = [path.resolve() for path in paths]
+    for place, path in enumerate(real):
+        if path in real[:place]:
+            raise RequestError(f"{paths[place]} is named twice", hint="name one trace of each rank")
     return paths
 
 

@@ -39,16 +39,15 @@ def stored_document(journal: Journal, session: Session, name: str, kind: type[_D
 
 
 def stored_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
-    """Raises RequestError where a name is neither a session's nor a run's."""
+    """Each once; raises RequestError where a name is neither a session's nor a run's."""
     sessions = {session.session_id for session in journal.sessions()}
-    found: list[Run] = []
+    found: list[str] = []
     for name in names:
         if name in sessions:
-            done = [trial.run_id for trial in journal.trials(name) if trial.status == "done"]
-            found += [journal.run(run_id) for run_id in done if run_id is not None]
+            found += [trial.run_id for trial in journal.trials(name) if trial.status == "done" and trial.run_id]
         else:
-            found.append(journal.run(name))
-    return found
+            found.append(name)
+    return [journal.run(run_id) for run_id in dict.fromkeys(found)]
 
 
 def calibrating_runs(

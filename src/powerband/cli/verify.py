@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _stored(args: argparse.Namespace) -> Verdict:
     before, after = _runs(args.home, args.baseline), _runs(args.home, args.candidate)
+    if both := {run.run_id for run in before} & {run.run_id for run in after}:
+        raise RequestError(f"{min(both)} is on both sides", hint="a run cannot be compared with itself: name two")
     configs = {run.config.key: run.config for run in before}, {run.config.key: run.config for run in after}
     for side, name in zip(configs, (args.baseline, args.candidate), strict=True):
         if len(side) > 1:
@@ -92,7 +94,7 @@ def _runs(home: Path, text: str) -> list[Run]:
         return [read_run(Path(text))]
     known = run_ids(home)
     found = [name for part in text.split(",") for name in (fnmatch.filter(known, part.strip()) or [part.strip()])]
-    return [read_run(find_run(home, name)) for name in found]
+    return [read_run(find_run(home, name)) for name in dict.fromkeys(found)]
 
 
 def _measured(args: argparse.Namespace, before: EngineConfig, after: EngineConfig) -> Verdict:

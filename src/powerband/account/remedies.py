@@ -24,6 +24,9 @@ _CACHE: dict[str, list[dict[str, Value]]] = {
     "llamacpp": [{"cache_type_k": "q8_0", "cache_type_v": "q8_0"}],
 }
 _LENGTH = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt-llm": "max_seq_len", "llamacpp": "n_ctx"}
+# The share of a card that an engine fills; what it needs beside that lies in the rest.
+_SHARE = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static", "tgi": "cuda_memory_fraction"}
+_LEAST_SHARE = 0.5
 _WEIGHTS = {"llamacpp": ("q8_0", "q4_0")}
 
 
@@ -57,7 +60,8 @@ def _words(before: Plan, after: Plan, users_before: float, users_after: float) -
         parts.append(f"weights {format_bytes(before.weights.bytes)} -> {format_bytes(after.weights.bytes)}")
     parts.append(f"cache {before.pool.tokens:,} -> {after.pool.tokens:,} tokens")
     parts.append(f"{users_after:.0f} users instead of {users_before:.0f}")
-    return ", ".join(parts) + ("" if after.fits else "; still does not fit")
+    end = "" if before.fits else "; then it fits"
+    return ", ".join(parts) + (end if after.fits else "; still does not fit")
 
 
 def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:
@@ -65,6 +69,7 @@ def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Itera
     if plan.refusal:  # no memory would help: only another number of cards
         yield from _cards(request, [count for count in (1, 2, 4, 8) if count <= request.count])
         return
+    yield from _smaller_share(request, plan)
     if engine == "transformers":
         paged = EngineConfig(engine="vllm", model=request.config.model)
         yield "paged cache", "serve it with vLLM: pages instead of padded tensors", _with(request, config=paged)
@@ -79,6 +84,20 @@ def _candidates(request: Request, plan: Plan, traffic: Workload | None) -> Itera
     yield from _limits(request, plan, traffic)
     now = request.config.knobs.get(TENSOR_KNOB.get(engine, ""), request.count)
     yield from _cards(request, [factor * (now if isinstance(now, int) else 1) for factor in (2, 4, 8)])
+
+
+def _smaller_share(request: Request, plan: Plan) -> Iterator[tuple[str, str, Request]]:
+    """The largest share, in steps of a hundredth, that leaves room for what lies beside it."""
+    knob = _SHARE.get(request.config.engine)
+    if knob is None or plan.unused_bytes >= 0:
+        return
+    now = request.config.knobs.get(knob, 1.0)
+    most = now if isinstance(now, int | float) else 1.0
+    for hundredths in range(round(100 * most) - 1, round(100 * _LEAST_SHARE) - 1, -1):
+        changed = _with(request, config=request.config.replace(**{knob: hundredths / 100}))
+        if plan_memory(changed).fits:
+            yield "memory share", f"{knob}={hundredths / 100}", changed
+            return
 
 
 def _limits(request: Request, plan: Plan, traffic: Workload | None) -> Iterator[tuple[str, str, Request]]:

@@ -133,3 +133,17 @@ def test_a_damaged_store_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot read") as caught:
         load_residuals(tmp_path)
     assert "delete it" in caught.value.hint
+
+
+def test_an_engine_that_fills_more_than_there_is_room_for_is_told_to_fill_less() -> None:
+    """Graphs and what others hold lie beside vLLM's share: with all of the card asked for, they do not fit."""
+    found = compute_ledger(model_of(LLAMA_8B), card(80.0), vllm(gpu_memory_utilization=1.0, max_model_len=8192))
+    assert not found.fits
+    share = found.remedies[0]
+    assert (share.name, share.fits) == ("memory share", True)
+    value = share.settings["gpu_memory_utilization"]
+    assert share.settings == {"gpu_memory_utilization": value}
+    for more, fits in ((0.0, True), (0.01, False)):  # the largest that fits
+        config = vllm(gpu_memory_utilization=round(float(value) + more, 2), max_model_len=8192)
+        assert compute_ledger(model_of(LLAMA_8B), card(80.0), config, remedies=False).fits is fits
+    assert all(one.name != "memory share" for one in compute_ledger(model_of(LLAMA_8B), card(80.0), vllm()).remedies)

@@ -42,9 +42,6 @@ class Answer:
         self._said.append(event.tokens)
         self._totals.append(total)
 
-    def last_time(self) -> int | None:
-        return self._times[-1] if self._times else None
-
     def seen(self) -> int:
         return len(self._times)
 

@@ -96,7 +96,7 @@ def _trace(
 
 class _Vllm(msgspec.Struct):
     """vllm/benchmarks/serve.py, the result with --save-detailed; seconds, a value a request. vLLM 0.32; 0.26 lacks the
-    last two."""
+    last one."""
 
     start_times: list[float]
     ttfts: list[float]
@@ -104,7 +104,6 @@ class _Vllm(msgspec.Struct):
     input_lens: list[int]
     output_lens: list[int]
     errors: list[str]
-    latencies: list[float] | None = None
     queue_times: list[float] | None = None  # behind --max-concurrency; how late the schedule itself ran is not kept
 
 

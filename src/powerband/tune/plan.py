@@ -5,33 +5,9 @@ from collections.abc import Collection
 from powerband.records.config import EngineConfig, Value
 from powerband.records.finding import Cause
 from powerband.records.rounds import Objective
-from powerband.records.run import Predicted, Trial
-from powerband.records.value import Record
+from powerband.records.run import Predicted
 from powerband.records.workload import Workload
 from powerband.tune.objective import format_gain, format_value
-
-
-class Change(Record):
-    """Settings to change; ``effect`` is the prediction with its interval, ``holds_for`` the traffic it was made for."""
-
-    config: EngineConfig
-    changes: dict[str, Value]
-    predicted: Predicted
-    effect: str
-    holds_for: str
-
-
-def plan_change(
-    baseline: Trial, config: EngineConfig, predicted: Predicted, objective: Objective, workload: Workload, now: float
-) -> Change:
-    """The change from ``baseline`` to ``config``; ``now`` is the baseline's measured objective."""
-    return Change(
-        config=config,
-        changes=config.changes_from(baseline.config),
-        predicted=predicted,
-        effect=describe_effect(predicted, objective, now),
-        holds_for=describe_traffic(workload),
-    )
 
 
 def describe_change(

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from powerband.records.config import EngineConfig
-from powerband.records.run import Predicted, Trial
+from powerband.records.run import Predicted
 from powerband.records.workload import RequestSpec, Workload
 from powerband.tune.pareto import Point, pareto_front
-from powerband.tune.plan import describe_change, plan_change
+from powerband.tune.plan import describe_change, describe_effect, describe_traffic
 
 WORKLOAD = Workload(
     requests=(
@@ -25,15 +25,11 @@ def test_a_change_in_words(naive: EngineConfig) -> None:
     assert describe_change(naive, naive, "undecided") == "no change"
 
 
-def test_a_plan_states_its_effect_and_the_traffic_it_holds_for(
-    naive: EngineConfig, trial_of: Callable[..., Trial], predicted_of: Callable[..., Predicted]
-) -> None:
-    change = plan_change(
-        trial_of(naive, 1.0), naive.replace(slots=8), predicted_of(3.0), "goodput_per_s", WORKLOAD, now=1.0
+def test_an_effect_and_the_traffic_it_holds_for_in_words(predicted_of: Callable[..., Predicted]) -> None:
+    assert describe_effect(predicted_of(3.0), "goodput_per_s", 1.0) == (
+        "3 requests/s within the promise (2.7 to 3.3, 90%), 3 times against 1"
     )
-    assert change.changes == {"slots": 8}
-    assert change.effect == "3 requests/s within the promise (2.7 to 3.3, 90%), 3 times against 1"
-    assert change.holds_for == (
+    assert describe_traffic(WORKLOAD) == (
         "0.5 requests/s, prompts of 200 tokens on average and at most 300, answers of 30 and at most 50"
     )
 

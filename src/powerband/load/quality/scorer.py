@@ -13,8 +13,6 @@ TOP = 32  # listed tokens a position; vLLM lists 20 unless started with --max-lo
 LEAD_TOKENS = 8  # of a passage, not scored: without context there is little to predict from
 ANSWER_TIMEOUT_S = 600.0
 
-Messages = list[dict[str, str]]
-
 
 class NoScores(Exception):
     """This server gives no token probabilities of a given text; the message says what was tried."""

@@ -14,7 +14,7 @@ from powerband.records.workload import Workload
 from powerband.simulate.observe import observe_steps
 from powerband.simulate.observed import Content, Observed
 from powerband.simulate.scheduler import Limits, limits_of
-from powerband.simulate.step_time import FACTORS, LEAST, PRIOR_RESIDUAL, StepTime
+from powerband.simulate.step_time import FACTORS, LAUNCH, LEAST, PRIOR_RESIDUAL, REQUEST, StepTime
 
 ROW_NOISE = 0.10  # relative spread of one observed window (timer, HTTP, neighbours); Huber bends at 1.5 of it
 EFFECTIVE_ROWS = 40  # windows of one run share its conditions: more of them than this add no certainty
@@ -22,6 +22,10 @@ PRIOR_RUNS = 2.0  # the assumed residual weighs as much as this many runs
 # Of a run's weight, what its whole times carry: small pauses are outliers among windows, but they happen again. A
 # window counts at most LONGEST times what is expected of it: a host that stood still does not.
 TOTALS_SHARE, LONGEST = 0.5, 2.0
+
+# A fit begins from a host that launches this many times as slowly as assumed: from a quick one, whose launches no step
+# waits for, it would never learn that they are slow.
+SLOW_LAUNCH = 4.0
 
 Array = NDArray[np.float64]
 
@@ -76,6 +80,7 @@ def _solve(
     seconds = np.concatenate([own_s, sums @ own_s])
     count = len(rows)
     factors = start.copy()
+    factors[LAUNCH] *= SLOW_LAUNCH
     weights = base.copy()
     scale = seconds.copy()
     relative = np.zeros((len(seconds), len(FACTORS)))
@@ -145,7 +150,7 @@ def row_parts(row: Observed, step: StepTime, limits: Limits) -> Array:
         if left <= 0:
             break
     total *= row.steps
-    total[-1] = row.requests * step.terms.request_s
+    total[REQUEST] = row.requests * step.terms.request_s
     return total
 
 

@@ -57,7 +57,9 @@ class Clock:
         self._gain = speculation.tokens_per_step if speculation else 1.0
         self._drafts = speculation.draft_tokens if speculation else 0
         self._draft_share = speculation.draft_share if speculation else 0.0
-        overhead, weights, few, compute, sequence, context, pairs, communication, single, leftover, _ = step.factors
+        overhead, weights, few, compute, sequence, context, pairs, communication, single, leftover, _, launch = (
+            step.factors
+        )
         self._overhead = overhead * t.overhead_s
         self._prefill_step = overhead * t.prefill_step_s
         self._weights = weights * t.weight_s
@@ -84,7 +86,7 @@ class Clock:
         self._pad = t.pad_tokens
         self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
-        self._launch = overhead * t.launch_s
+        self._launch = launch * t.launch_s
         self._graph_tokens = t.graph_tokens
         self._passes = (1.0 + self._drafts * self._draft_share) / self._gain  # in which each cached token is read
         self._decodes_s: dict[int, float] = {}  # pure decode steps over empty caches, by sequences

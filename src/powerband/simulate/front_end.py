@@ -5,12 +5,17 @@ from collections import deque
 
 from powerband.simulate.clock import Clock
 
+# Its work comes in turns: at most so many requests that wait are taken in before the tokens of the next step are handed
+# out (assumed; 2 and 16 differ little, none or all of 256 much).
+TURN = 8
+
 
 class FrontEnd:
     """A resource beside the engine's steps; without costs of its own a request is ready ``request_s`` after it came.
 
-    Things are done in the order in which they came, so that a burst of requests holds up the tokens of those before
-    it, and many tokens a step the requests. ``segments`` say when the tokens of each step were handed out: runs of
+    Requests are taken in in the order in which they came and tokens handed out as their step ends, in turn where both
+    wait: a burst of requests holds up the tokens of those before it, by a turn, and many tokens a step the requests.
+    ``segments`` say when the tokens of each step were handed out: runs of
     steps as (steps before, start time, first duration, growth), in seconds.
     """
 
@@ -44,12 +49,16 @@ class FrontEnd:
 
     def next_work_s(self) -> float:
         """When the next request comes and takes the front end's time; infinite where that costs nothing."""
-        return self._coming[0][0] if self._coming and self._clock.front_request_s else math.inf
+        return max(self._coming[0][0], self._free_s) if self._coming and self._clock.front_request_s else math.inf
 
-    def take_in(self, until_s: float) -> None:
-        """Work on what has come by ``until_s``."""
+    def take_in(self, until_s: float, turn: int = 0) -> None:
+        """Work until ``until_s`` on what has come by then, and beyond it on ``turn`` more that wait."""
         coming, clock = self._coming, self._clock
         while coming and coming[0][0] <= until_s:
+            if self._free_s > until_s:
+                turn -= 1
+                if turn < 0:
+                    break
             at_s, index = coming.popleft()
             self._free_s = max(at_s, self._free_s) + clock.front_request_s
             self._entering.append((self._free_s + clock.request_s, index))
@@ -69,7 +78,7 @@ class FrontEnd:
         if not each_s:
             self._pace(step, start_s, first_s, growth_s, steps)
             return
-        self.take_in(start_s + first_s)
+        self.take_in(start_s + first_s, TURN)
         free_s, behind = self._free_s, 0
         if each_s >= first_s:  # it sets the pace from the first step on
             free_s, behind = max(free_s, start_s + first_s), steps

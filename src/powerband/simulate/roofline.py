@@ -76,11 +76,11 @@ UNFUSED_CELLS = 256
 # Speed of a share of the cores: 1 of 2 gave 0.60 of what both did (medians over 36 llama.cpp configs), whose barriers
 # wait for the core that the client and the server's own threads use too.
 SCALING = 0.74
-# vLLM's API server, one process (``api_server_count`` divides): tokens of a step reached the client 27 to 46 us apart
-# on the hosts of H200s, and are detokenised before that; of 32 prompts sent at once the first token came after 130 ms,
-# of 4 after 58, where their steps take 30 and 25. With 256 in flight it set the pace: 50 us a token, on a slower host
-# 70; 60 is between (prediction-vllm.md).
-FRONT_REQUEST_S, FRONT_TOKEN_S = 3e-3, 60e-6
+# vLLM's API server, one process (``api_server_count`` divides), on the hosts of H200s: of 256 requests sent at once one
+# more was with the scheduler every 1.4 to 1.7 ms, beside the tokens of those before it; tokens of a step reached the
+# client 27 to 46 us apart and are detokenised before that, and with 256 in flight they set the pace, at 50 us and on a
+# slower host 70 (prediction-vllm.md).
+FRONT_REQUEST_S, FRONT_TOKEN_S = 2e-3, 60e-6
 OVERSUBSCRIBED = 6.0  # threads beyond cores spin at barriers: measured 20 to 60 times slower; less is claimed
 
 

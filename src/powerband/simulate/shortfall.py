@@ -5,7 +5,7 @@ from powerband.records.slo import Slo
 from powerband.records.units import format_duration
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
-from powerband.simulate.step_time import FACTORS, StepTime
+from powerband.simulate.step_time import FACTORS, REQUEST, StepTime
 
 _LIMITS = {
     "weights": "reading the weights: more bandwidth or narrower weights",
@@ -19,6 +19,7 @@ _LIMITS = {
     "single": "arithmetic of a lone token",
     "leftover": "arithmetic of tokens beyond a kernel's tile",
     "request": "host time of a request outside the engine's steps",
+    "launch": "launches of a step without a graph: graphs for larger steps, a faster host",
 }
 
 
@@ -37,7 +38,7 @@ def explain_shortfall(step: StepTime, workload: Workload, slo: Slo, metrics: Met
     prefill = step.parts(
         sequences=0, context_tokens=0.0, prefill_tokens=round(prompt), pairs=prompt * (prompt + 1) / 2, sampled=1
     )
-    first = (*prefill[:-1], step.terms.request_s)
+    first = (*prefill[:REQUEST], step.terms.request_s, *prefill[REQUEST + 1 :])
     missed = [
         _impossible(step, name, parts, threshold)
         for name, parts, threshold in (("TPOT", token, slo.tpot_s), ("TTFT", first, slo.ttft_s))

@@ -23,19 +23,21 @@ FACTORS = (
     "single",
     "leftover",
     "request",
+    "launch",
 )
+REQUEST, LAUNCH = FACTORS.index("request"), FACTORS.index("launch")
 # Before calibration. ``small_batch``, ``single`` and ``leftover`` are what few tokens, a lone one, and tokens beyond
 # whole tiles of a kernel cost on top of the rest, as a share of the datasheet's arithmetic for them.
-PRIOR_MEAN = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.2, 1.0)
-LEAST = (0.02, 0.02, 0.0, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02)
+PRIOR_MEAN = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.2, 1.0, 1.0)
+LEAST = (0.02, 0.02, 0.0, 0.02, 0.02, 0.02, 0.02, 0.02, -0.8, 0.0, 0.02, 0.02)
 
 # How far the datasheet may be off before anything was measured (relative standard deviation, assumed): a part common
 # to all terms, and each term's own. bench/predict_field.py publishes how often the resulting intervals hold.
 PRIOR_COMMON = {"gpu": 0.12, "cpu": 0.60, "unknown": 1.0}
 PRIOR_OWN = {  # in the order of FACTORS
-    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.3, 2.0),
-    "gpu": (0.5, 0.20, 1.0, 0.50, 0.6, 0.3, 0.5, 0.5, 0.05, 0.05, 2.0),
-    "cpu": (0.8, 0.5, 2.0, 0.4, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3, 0.8),
+    "unknown": (2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.3, 0.3, 2.0, 2.0),
+    "gpu": (0.5, 0.20, 1.0, 0.50, 0.6, 0.3, 0.5, 0.5, 0.05, 0.05, 2.0, 1.0),
+    "cpu": (0.8, 0.5, 2.0, 0.4, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3, 0.8, 0.5),
 }
 PRIOR_RESIDUAL = 0.08  # what the form of the model itself may miss, relative
 SMALL_BATCH = 8  # tokens at which a matrix kernel has lost half of what few columns cost it (small_batch)
@@ -125,11 +127,12 @@ class StepTime(Record):
             weights + compute if tokens == sequences == 1 else 0.0,
             left * t.token_s,
             0.0,
+            0.0,
         )
         if prefill_tokens and tokens > t.graph_tokens:
             seconds = sum(factor * part for factor, part in zip(f, found, strict=True))
-            if f[0] * t.launch_s > seconds:
-                return (t.launch_s, *(0.0 for _ in found[1:]))
+            if f[LAUNCH] * t.launch_s > seconds:
+                return (*(0.0,) * LAUNCH, t.launch_s)
         return found
 
     def seconds(
@@ -150,7 +153,7 @@ class StepTime(Record):
     @property
     def request_s(self) -> float:
         """Host time of a request outside the steps: connection, tokenising, the first write."""
-        return self.factors[-1] * self.terms.request_s
+        return self.factors[REQUEST] * self.terms.request_s
 
     def spread(self, parts: tuple[float, ...]) -> float:
         """Relative standard deviation of a time made of ``parts``: of the factors, of the form, of unseen knobs."""

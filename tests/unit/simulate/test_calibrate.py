@@ -21,7 +21,7 @@ from powerband.simulate.step_time import LEAST, PRIOR_MEAN, StepTime, predict_fr
 VLLM = EngineConfig(
     engine="vllm", model="llama", knobs={"max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 8192}
 )
-PLANTED = (2.0, 1.2, 1.3, 0.8, 1.5, 1.4, 1.2, 1.0, 0.05, 0.4, 2.0)
+PLANTED = (2.0, 1.2, 1.3, 0.8, 1.5, 1.4, 1.2, 1.0, 0.05, 0.4, 2.0, 1.0)
 
 
 def traffic(seed: int, count: int, rate_per_s: float) -> Workload:

@@ -51,7 +51,7 @@ HOST = msgspec.structs.replace(CARD, name="host", kind="cpu", cores=4)
     context=st.integers(0, 4000),
     prefill=st.integers(0, 8192),
     tp=st.sampled_from([1, 4]),
-    factors=st.tuples(*[st.floats(0.3, 3.0)] * 8, st.floats(-0.5, 0.5), st.floats(0, 1), st.floats(0.3, 3.0)),
+    factors=st.tuples(*[st.floats(0.3, 3.0)] * 8, st.floats(-0.5, 0.5), st.floats(0, 1), *[st.floats(0.3, 3.0)] * 2),
     engine=st.sampled_from([("vllm", CARD), ("llamacpp", HOST)]),
     fused=st.sampled_from(["auto", "off"]),
 )

@@ -35,7 +35,9 @@ def test_requests_are_taken_in_one_after_the_other() -> None:
     for index in range(3):
         end.come(index, 10.0)
     assert end.next_ready_s() == 13.5
-    end.take_in(10.0)
+    end.take_in(12.9)
+    assert (end.next_work_s(), len(end)) == (13.0, 3)  # busy with the first until then
+    end.take_in(16.0)
     assert (end.ready(13.4), end.ready(13.5), end.ready(16.4), end.ready(16.5)) == (None, 0, None, 1)
     assert (len(end), end.next_ready_s()) == (1, 19.5)
 
@@ -63,14 +65,27 @@ def test_too_many_tokens_set_the_pace() -> None:
     assert handed_out(end, 3) == [30.0, 50.0, 70.0]
 
 
-def test_a_burst_of_requests_holds_up_tokens_until_they_have_caught_up() -> None:
+def test_a_burst_of_requests_holds_up_tokens_by_a_turn() -> None:
     end = front()
-    for index in range(10):
-        end.come(index, 5.0)  # busy with them from 5 to 35
-    end.hand_out(0, 1, 0.0, 10.0, 0.0, tokens=4)  # came before the end of the step, so that its tokens wait
-    assert handed_out(end, 1) == [39.0]
-    end.hand_out(1, 5, 10.0, 10.0, 0.0, tokens=4)  # steps end at 20, 30, 40, 50, 60
-    assert handed_out(end, 6)[1:] == [43.0, 47.0, 51.0, 55.0, 64.0]
+    for index in range(20):
+        end.come(index, 5.0)
+    # At 5 and 8 one is begun, and at 11, when the step has ended, eight more have their turn: until 35.
+    end.hand_out(0, 1, 0.0, 10.0, 0.0, tokens=4)
+    assert (handed_out(end, 1), len(end)) == ([39.0], 20)
+    assert [end.ready(35.0) for _ in range(11)] == [*range(10), None]
+    # Steps end at 20, 30 ... 60. Eight have their turn until 63, and what they hold up is caught up with.
+    end.hand_out(1, 5, 10.0, 10.0, 0.0, tokens=4)
+    assert handed_out(end, 6)[1:] == [67.0, 71.0, 75.0, 79.0, 83.0]
+    assert end.next_work_s() == 83.0  # two still wait
+
+
+def test_tokens_that_set_the_pace_leave_requests_their_turn() -> None:
+    end = front()
+    end.hand_out(0, 1, 0.0, 10.0, 0.0, tokens=20)  # until 30
+    end.come(0, 12.0)
+    end.hand_out(1, 1, 10.0, 10.0, 0.0, tokens=20)
+    assert handed_out(end, 2)[1] == 53.0
+    assert (end.ready(32.9), end.ready(33.0)) == (None, 0)
 
 
 @pytest.mark.parametrize(("ahead", "first_s"), [(False, 3.0), (True, 4.0)])

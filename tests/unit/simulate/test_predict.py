@@ -68,7 +68,7 @@ def test_interval_holds_the_middle_and_narrows_with_certainty(prior: StepTime) -
     sure = StepTime(
         **{
             **{name: getattr(prior, name) for name in prior.__struct_fields__},
-            "covariance": ((0.0,) * 11,) * 11,
+            "covariance": ((0.0,) * 12,) * 12,
             "residual": 0.01,
         }
     )
@@ -151,7 +151,7 @@ def test_without_a_slo_nothing_is_promised(prior: StepTime) -> None:
 def test_few_good_requests_are_a_whole_count_that_chance_decides_too(prior: StepTime) -> None:
     """One seat for 28 requests: hardly any is good, and however surely the step is known one more may be."""
     one_slot, workload = VLLM.replace(max_num_seqs=1), traffic(1, count=28)
-    sure = msgspec.structs.replace(prior.at(one_slot), covariance=((0.0,) * 11,) * 11, residual=0.001)
+    sure = msgspec.structs.replace(prior.at(one_slot), covariance=((0.0,) * 12,) * 12, residual=0.001)
     limits = limits_of(one_slot)
     found = predict(one_slot, workload, sure, limits, objective="goodput_per_s", slo=SLO)
     figures = simulate_figures(workload, sure, limits, slo=SLO)

@@ -28,6 +28,8 @@ BACKENDS = ("a", "b", "c")
 FLASH = ("auto", "on", "off")
 SEQUENCES = (1, 8, 16, 32, 64, 128, 256)
 NOISE = 0.03  # of a whole trial: two runs of one config differ by this much (log, one standard deviation)
+LONGEST_PROMPT, LONGEST_ANSWER = 6000, 1000
+LONGEST = 7168  # tokens of the longest request, rounded up as llama.cpp does
 START_S = 60.0  # an engine's start, paid by every trial
 
 VLLM_KNOBS = (
@@ -113,14 +115,14 @@ class Case:
         at_s, requests = 0.0, []
         for _ in range(self.requests):
             at_s += draw.expovariate(self.rate_per_s)
-            prompt = min(max(round(draw.lognormvariate(*self.prompt)), 8), 6000)
-            answer = min(max(round(draw.lognormvariate(*self.answer)), 4), 1000)
+            prompt = min(max(round(draw.lognormvariate(*self.prompt)), 8), LONGEST_PROMPT)
+            answer = min(max(round(draw.lognormvariate(*self.answer)), 4), LONGEST_ANSWER)
             requests.append(RequestSpec(offset_ns=round(at_s * 1e9), input_tokens=prompt, output_tokens=answer))
         self.workload = Workload(requests=tuple(requests), source=self.name)
         self.knobs = VLLM_KNOBS if self.engine == "vllm" else LLAMACPP_KNOBS
-        self.space = Space(knobs=self.knobs)
+        self.space = Space(knobs=self.knobs, complete=_with_context)
         naive = {knob.name: knob.naive for knob in self.knobs}
-        self.baseline = EngineConfig(engine=self.engine, model=self.model.name, knobs=naive)
+        self.baseline = _with_context(EngineConfig(engine=self.engine, model=self.model.name, knobs=naive))
         self.prior = predict_from_datasheet(self.model, self.device, self.baseline)
         spread = 0.5 if self.device.kind == "cpu" else 0.25
         common = draw.gauss(0, spread)
@@ -139,11 +141,12 @@ class Case:
         limits = limits_of(config, self.kv_tokens)
         return simulate(config, self.workload, step, limits, deadline_s=self.deadline_s, detailed=True)
 
-    def trial(self, config: EngineConfig, seed: int) -> tuple[Run | None, float]:
-        """A measured run (None: it died) and the engine seconds it took; the same seed gives the same noise."""
+    def trial(self, config: EngineConfig, seed: int, before: int = 0) -> tuple[Run | None, float]:
+        """A measured run (None: it died) and the engine seconds it took; the same seed gives the same noise, and other
+        noise where the config was tried ``before``."""
         if self.died(config):
             return None, START_S
-        key = hashlib.sha256(f"{seed}{config.key}".encode()).digest()
+        key = hashlib.sha256(f"{seed}{config.key}{before or ''}".encode()).digest()
         run = self.run(config, random.Random(key).gauss(0, NOISE))
         return run, START_S + run.end_ns * 1e-9
 
@@ -154,6 +157,11 @@ class Case:
         if config.key not in self._exact:
             self._exact[config.key] = self.run(config, 0.0).metrics(self.slo)
         return self._exact[config.key].goodput_per_s or 0.0
+
+
+def _with_context(config: EngineConfig) -> EngineConfig:
+    """Room for the longest request in every slot, as the adapter sees to: llama.cpp refuses what a slot cannot hold."""
+    return config.replace(n_ctx=LONGEST * int(config.knobs["n_parallel"])) if "n_parallel" in config.knobs else config
 
 
 def cases() -> list[Case]:

@@ -17,6 +17,7 @@ from powerband.load.traffic import build_workload
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig, Knob, Value
+from powerband.records.errors import RequestError
 from powerband.records.run import Run
 from powerband.records.slo import Slo
 from powerband.records.value import Record
@@ -75,6 +76,7 @@ class Grid:
         # With the knobs that alter the answers' last digits: only speed is compared here, no quality gate is run.
         self.space = Space(knobs=self.knobs, complete=self._complete, refuses=self._refuses, numerics=True)
         self.found: dict[str, list[Measured]] = {}
+        self.planned = len(self.configs())
         self.prior: StepTime = predict_from_datasheet(read_model(model), read_device(device), self.baseline)
 
     @property
@@ -93,16 +95,22 @@ class Grid:
         return found if any(config.key == self.baseline.key for config in found) else [self.baseline, *found]
 
     def load(self, folder: Path) -> None:
+        """Read what was measured; from here on the space is that alone."""
         for path in sorted(folder.glob("*.json")):
             one = msgspec.json.decode(path.read_bytes(), type=Measured)
             here = msgspec.structs.replace(one.config, model=self.model)  # it may lie elsewhere where it was measured
             self.found.setdefault(here.key, []).append(msgspec.structs.replace(one, config=here))
+        if self.baseline.key not in self.found:
+            raise RequestError(
+                f"{folder} has no run of the baseline {self.baseline.knobs}",
+                hint="every method starts there: measure it",
+            )
 
-    def trial(self, config: EngineConfig, seed: int) -> tuple[Run | None, float]:
-        """One of the config's measured repeats: always the same for one seed."""
+    def trial(self, config: EngineConfig, seed: int, before: int = 0) -> tuple[Run | None, float]:
+        """One of the config's measured repeats, the next one where it was tried ``before``; the same for one seed."""
         repeats = self.found[config.key]
         digest = hashlib.sha256(f"{seed}{config.key}".encode()).digest()
-        one = repeats[digest[0] % len(repeats)]
+        one = repeats[(digest[0] + before) % len(repeats)]
         return one.run, one.seconds
 
     def exact(self, config: EngineConfig) -> float:
@@ -121,10 +129,25 @@ class Grid:
         return self.adapter.refuses(config, self.workload)
 
 
-def replay(grid: Grid, title: str, script: str, seeds: int, rows_path: Path | None, findings: str) -> str:
-    """The page: how each method searched the grid, ``findings``, and what was measured."""
+def replay(
+    grid: Grid,
+    title: str,
+    script: str,
+    seeds: int,
+    rows_path: Path | None,
+    findings: str,
+    starts: Mapping[str, Mapping[str, Value]] | None = None,
+) -> str:
+    """The page: how each method searched the grid, ``findings``, and what was measured.
+
+    ``starts``: names and settings of the baselines to search from, the naive one where none is named.
+    """
     rows = read_rows(rows_path)
-    play(grid, list(METHODS), seeds, rows, rows_path)
+    name, naive = grid.name, grid.baseline
+    for start, knobs in (starts or {"": {}}).items():
+        grid.name, grid.baseline = name + start, naive.replace(**knobs)
+        play(grid, list(METHODS), seeds, rows, rows_path)
+    grid.name, grid.baseline = name, naive
     return head(grid, title, script, seeds) + tables(rows) + findings + "\n" + measured_table(grid)
 
 
@@ -134,15 +157,16 @@ def head(grid: Grid, title: str, script: str, seeds: int) -> str:
     spread = statistics.fmean(statistics.pstdev(values) for values in repeats if len(values) > 1)
     trials = sum(map(len, repeats))
     minutes = sum(one.seconds for ones in grid.found.values() for one in ones) / 60
+    measured = "all were measured" if len(repeats) == grid.planned else f"{len(repeats)} were measured"
     words = (__doc__ or "").split("\n\n")[1].partition(". ")[2].replace("\n", " ").strip()
     return (
         f"# {title}\n\n"
-        f"Written by `{script}`: every config of a coarse grid is measured, then each method searches it. {words} "
+        f"Written by `{script}`: the configs of a coarse grid are measured, then each method searches it. {words} "
         "Knobs that alter the last digits of answers take part: only speed is compared.\n\n"
-        f"The adapter's whole space has {grid.whole_space:,} configs; the grid {len(repeats)}, measured {trials} times "
-        f"in {minutes:.0f} minutes. Two runs of one config differ by {spread / level:.1%} (standard deviation of "
-        f"goodput over its mean). Traffic `{grid.traffic}`, {len(grid.workload.requests)} requests; promise TTFT "
-        f"{grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. {seeds} seeds a method.\n\n"
+        f"The adapter's whole space has {grid.whole_space:,} configs; the grid {grid.planned}, of which {measured} "
+        f"{trials} times in {minutes:.0f} minutes. Two runs of one config differ by {spread / level:.1%} (standard "
+        f"deviation of goodput over its mean). Traffic `{grid.traffic}`, {len(grid.workload.requests)} requests; "
+        f"promise TTFT {grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. {seeds} seeds a method.\n\n"
     )
 
 

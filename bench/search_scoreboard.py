@@ -36,6 +36,7 @@ class Session:
 
     def __init__(self, case: Case, best: float, seed: int) -> None:
         self.case, self._best, self._seed = case, best, seed
+        self.offered = {config.key for config in space_of(case)}
         self.runs: list[Run] = []
         self.trials: list[Trial] = []
         self.shares: list[float] = []
@@ -44,7 +45,8 @@ class Session:
         self.measure(case.baseline)
 
     def measure(self, config: EngineConfig) -> Trial:
-        run, cost_s = self.case.trial(config, self._seed)
+        before = sum(trial.config.key == config.key for trial in self.trials)
+        run, cost_s = self.case.trial(config, self._seed, before)
         measured = None if run is None else run.metrics(self.case.slo)
         trial = Trial(
             n=len(self.trials) + 1,
@@ -59,10 +61,16 @@ class Session:
             self.runs.append(run)
             if self._chosen is None or is_better(measured, _metrics(self._chosen), "goodput_per_s"):
                 self._chosen = trial
-        chosen = self._chosen
-        self.shares.append(self.case.exact(chosen.config) / self._best if chosen else 0.0)
+        self.shares.append(self._share(self._chosen.config) if self._chosen else 0.0)
         self.seconds.append(cost_s + (self.seconds[-1] if self.seconds else 0.0))
         return trial
+
+    def recommend(self, config: EngineConfig) -> None:
+        """What the method would advise after the last trial, where that is not what was measured best."""
+        self.shares[-1] = self._share(config)
+
+    def _share(self, config: EngineConfig) -> float:
+        return self.case.exact(config) / self._best
 
 
 def _metrics(trial: Trial) -> Metrics:
@@ -106,6 +114,7 @@ def powerband(session: Session, _: random.Random) -> None:
     )
     while len(session.trials) <= TRIALS and (proposal := search.ask()) is not None:
         search.tell(session.measure(proposal.config), predictor())
+        session.recommend(search.best.config)
 
 
 def random_search(session: Session, draw: random.Random) -> None:
@@ -123,7 +132,7 @@ def grid(session: Session, draw: random.Random) -> None:
     seen: set[str] = set()
     for knobs in product:
         config = config_of(session.case, knobs)
-        if config.key not in seen and len(session.trials) <= TRIALS:
+        if config.key in session.offered - seen and len(session.trials) <= TRIALS:
             seen.add(config.key)
             session.measure(config)
 
@@ -140,7 +149,10 @@ def one_at_a_time(session: Session, draw: random.Random) -> None:
                 continue
             if len(session.trials) > TRIALS:
                 return
-            trial = session.measure(session.case.space.complete(before.config.replace(**{knob.name: value})))
+            config = session.case.space.complete(before.config.replace(**{knob.name: value}))
+            if config.key not in session.offered:
+                continue
+            trial = session.measure(config)
             if trial.measured and is_better(trial.measured, _metrics(best), "goodput_per_s"):
                 best = trial
 
@@ -156,8 +168,9 @@ def auto_tune(session: Session, _: random.Random) -> None:
         for name, grid in zip(names, lists, strict=True)
     ]
     for first, second in itertools.product(*lists):
-        if len(session.trials) <= TRIALS:
-            session.measure(config_of(session.case, {names[0]: first, names[1]: second}))
+        config = config_of(session.case, {names[0]: first, names[1]: second})
+        if config.key in session.offered and len(session.trials) <= TRIALS:
+            session.measure(config)
 
 
 def optuna_search(sampler: str) -> Callable[[Session, random.Random], None]:
@@ -173,6 +186,9 @@ def optuna_search(sampler: str) -> Callable[[Session, random.Random], None]:
             asked = study.ask()
             knobs = {knob.name: asked.suggest_categorical(knob.name, list(knob.grid)) for knob in session.case.knobs}
             config = config_of(session.case, knobs)
+            if config.key not in session.offered:
+                study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                continue
             known = next((trial for trial in session.trials if trial.config.key == config.key), None)
             trial = known or session.measure(config)
             study.tell(asked, trial.measured.goodput_per_s if trial.measured else 0.0)

@@ -11,6 +11,7 @@ twice; what is in --runs is not measured again, and no load begins after the bud
 
 import argparse
 import random
+import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,11 @@ COARSE = {
     "max_num_seqs": (32, 64, 128, 1024),
     "max_num_batched_tokens": (512, 2048, 8192),
     "kv_cache_dtype": ("auto", "fp8"),
+}
+# Where a search may begin: what `vllm serve` takes when not told, and limits copied from a small card.
+STARTS = {
+    ", from its defaults": {},
+    ", from a small card's": {"max_num_seqs": 32, "max_num_batched_tokens": 512},
 }
 
 
@@ -119,6 +125,18 @@ def keep(folder: Path, one: Measured) -> None:
     print(f"{path.name} {one.seconds:.0f} s {knobs} {good}", flush=True)
 
 
+def findings(grid: Grid) -> str:
+    """What the grid itself says: where vLLM's own defaults stand in it."""
+    ranked = sorted(grid.configs(), key=grid.exact, reverse=True)
+    own, best, rank = grid.exact(grid.baseline), grid.exact(ranked[0]), ranked.index(grid.baseline) + 1
+    lost = statistics.fmean(grid.exact(config) / best for config in ranked[rank:]) if rank < len(ranked) else 1.0
+    return (
+        f"\n**What vLLM does when not told is number {rank} of {len(ranked)}, {1 - own / best:.1%} below the best**: "
+        f"nothing is left to win from there by these three settings, and the configs below it bring {lost:.0%} of the "
+        "best on average. Which is why the first trial of a search is the baseline: it cannot lose by what it tries.\n"
+    )
+
+
 def path_of(folder: Path, config: EngineConfig, repeat: int) -> Path:
     return folder / f"{config.key}-r{repeat}.json"
 
@@ -141,7 +159,13 @@ def main() -> int:
         return 0
     grid.load(args.runs)
     text = replay(
-        grid, "Search on a real engine: vLLM on an H200", "bench/gpu/search_vllm.py", args.seeds, args.rows, ""
+        grid,
+        "Search on a real engine: vLLM on an H200",
+        "bench/gpu/search_vllm.py",
+        args.seeds,
+        args.rows,
+        findings(grid),
+        STARTS,
     )
     print(text)
     if args.out:

@@ -29,36 +29,27 @@ INTERPLAY = 0.03  # what no sum of single effects explains
 
 
 class Effects:
-    """Bayesian linear regression of log(measured / predicted step time) on the knob values unlike the baseline's.
+    """Bayesian linear regression of log(measured / predicted step time) on columns of features.
 
-    ``prior_sd`` holds the spread of each value's effect before any trial; a common effect is added in front.
+    ``spread``: of each column's effect before any trial; the effects are then 0 on average and independent.
     """
 
-    def __init__(self, prior_sd: Array) -> None:
-        spread = np.concatenate([[COMMON], prior_sd])
+    def __init__(self, spread: Array) -> None:
         self._mean: Array = np.zeros(len(spread))
         self._covariance: Array = np.diag(spread**2)
 
-    def learn(self, features: Array, miss: Array, prediction_sd: Array) -> None:
-        """Take in trials: ``features`` (trials, values) of 0 and 1, by how much each missed its prediction (log), and
-        the spread that the prediction itself claimed."""
+    def learn(self, features: Array, miss: Array) -> None:
+        """Take in trials: ``features`` (trials, columns), by how much each missed its prediction (log)."""
         if not len(miss):
             return
-        x, s = _with_common(features), self._covariance
-        inner = x @ s @ x.T + np.diag(NOISE**2 + INTERPLAY**2 + prediction_sd**2)
-        gain = np.linalg.solve(inner, x @ s).T
+        x, s = features, self._covariance
+        gain = np.linalg.solve(x @ s @ x.T + NOISE**2 * np.eye(len(x)), x @ s).T
         self._mean = np.asarray(self._mean + gain @ (miss - x @ self._mean), dtype=np.float64)
         self._covariance = np.asarray(s - gain @ x @ s, dtype=np.float64)
 
     def expect(self, features: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the log ratio for each row of ``features``."""
-        x = _with_common(features)
-        mean: Array = x @ self._mean
-        variance = np.einsum("ij,jk,ik->i", x, self._covariance, x)
-        spread: Array = np.sqrt(np.maximum(variance, 0.0) + INTERPLAY**2)
+        mean: Array = features @ self._mean
+        variance = np.einsum("ij,jk,ik->i", features, self._covariance, features)
+        spread: Array = np.sqrt(np.maximum(variance, 0.0))
         return mean, spread
-
-
-def _with_common(features: Array) -> Array:
-    joined: Array = np.hstack([np.ones((len(features), 1)), features])
-    return joined

@@ -1,6 +1,7 @@
 """What each config is expected to bring, by the predictor and by what trials taught beyond it."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -8,11 +9,21 @@ from numpy.typing import NDArray
 
 from powerband.records.config import EngineConfig, Knob
 from powerband.records.counting import NORMAL_90, with_counting
+from powerband.records.metrics import Metrics
 from powerband.records.objective import objective_value
 from powerband.records.rounds import Objective
-from powerband.records.run import Predicted, Response, Trial
+from powerband.records.run import Predicted, Trial
 from powerband.records.value import Interval
-from powerband.tune.effects import KNOWN, NOISE, QUIET, SPEED_CAUSES, UNKNOWN, Effects
+from powerband.tune.effects import (
+    COMMON,
+    INTERPLAY,
+    KNOWN,
+    NOISE,
+    QUIET,
+    SPEED_CAUSES,
+    UNKNOWN,
+    Effects,
+)
 from powerband.tune.improvement import SLICES
 from powerband.tune.objective import Appraise, as_it_is
 from powerband.tune.prune import SURE
@@ -24,6 +35,7 @@ Predict = Callable[[EngineConfig], Predicted]
 MODEL_ERROR = 0.05  # of an objective by the curve of a config that was measured (relative)
 BIAS = 0.15  # spread of what all curves may be off by together, before any trial (log)
 OFFSET = 0.1  # added to a value before its logarithm, as a share of the largest: 0 has none
+READING = 0.01  # of a run's step time, read from its median time per token (log)
 COUNTING = 0.02  # of a measured objective by the run's finite number of requests (relative)
 
 
@@ -73,10 +85,31 @@ class Values:
         return [(name, knobs[name]) for name in self._names if name in knobs and knobs[name] != before.get(name)]
 
 
+class View(NamedTuple):
+    """A trial as seen from the prediction: the objective, and how much longer (log) its steps took."""
+
+    place: int
+    value: float
+    step: float | None
+
+
+class Miss(NamedTuple):
+    """By how much a trial's objective missed its config's curve (log), and that figure's own spread; ``share`` of the
+    level that is not the offset."""
+
+    place: int
+    log: float
+    noise: float
+    share: float
+
+
 class Outlook:
     """Beliefs about configs: the log step ratio of each is normal, and its response curve turns that into values.
 
-    ``values``, ``bound`` and ``value_of`` are what ``appraise`` makes of the objective.
+    One joint belief about those to choose from and those that trials measured: all share the common miss and the
+    effects of their knob values, and each has a part of its own, of which only its own trials tell. So what one trial
+    had by luck is not taken for its config's. ``values``, ``bound`` and ``value_of`` are what ``appraise`` makes of
+    the objective.
     """
 
     def __init__(
@@ -89,103 +122,96 @@ class Outlook:
         appraise: Appraise = as_it_is,
     ) -> None:
         self._objective: Objective = objective
-        self._configs, self._appraise = configs, appraise
-        self._predicted = [predict(config) for config in configs]
+        self._appraise = appraise
+        seen = [(trial.config, trial.measured) for trial in trials if trial.status == "done" and trial.measured]
+        tried = {config.key: config for config, _ in seen}
+        self._configs = [*configs, *tried.values()]
+        self._places = {key: place for place, key in enumerate(tried, len(configs))}
+        self._predicted = [predict(config) for config in self._configs]
         self._curves = [response_of(predicted) for predicted in self._predicted]
-        self._features, self._predict = values.features, predict
-        self._effects = Effects(values.prior_sd(configs, self._predicted))
-        self._bias, self._offset = 0.0, 1e-9
-        self._learn(trials)
-        self._learn_bias(trials)
-        self.mean, self.sd = self._belief(configs, self._curves)
-        self.values: Array = np.array(
-            [
-                appraise(config, self._value_at(curve, mean + sd * SLICES))
-                for config, curve, mean, sd in zip(configs, self._curves, self.mean, self.sd, strict=True)
-            ]
-        )
+        views = [self._view(self._places[config.key], measured) for config, measured in seen]
+        self.mean, self.sd = self._learn_speeds(values, views)
+        self._scale, self._offset = self._learn_scales(views)
+        worths = [self._worth(place, self.mean[place] + self.sd[place] * SLICES) for place in range(len(self._configs))]
+        self._worths: Array = np.array(worths).reshape(-1, len(SLICES))
+        self.values: Array = self._worths[: len(configs)]
 
     def bound(self) -> Array:
         """What each config reaches if its steps are as fast as they may be, with 99 % confidence."""
         fastest = self.mean - SURE * self.sd
-        return np.array(
-            [
-                float(self._appraise(config, self._value_at(curve, at)))
-                for config, curve, at in zip(self._configs, self._curves, fastest, strict=True)
-            ]
-        )
+        return np.array([float(self._worth(place, fastest[place])) for place in range(len(self.values))])
 
     def predicted(self, place: int) -> Predicted:
         """The belief about one config, as a prediction with a 90 % interval."""
-        curve, mean, sd = self._curves[place], self.mean[place], self.sd[place]
-        low, middle, high = (float(self._value_at(curve, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
+        mean, sd = self.mean[place], self.sd[place]
+        low, middle, high = (float(self._value_at(place, mean - side * NORMAL_90 * sd)) for side in (-1, 0, 1))
         found = self._predicted[place]
         by_speed = Interval(low=min(low, middle), high=max(high, middle))
         interval = with_counting(middle, by_speed, requests=found.requests, per_request=found.per_request)
         return msgspec.structs.replace(found, objective=middle, interval=interval, response=None)
 
-    def value_of(self, trial: Trial) -> float:
-        """The expected worth of a measured config: what was measured and what the curve says of its speed.
+    def value_of(self, config: EngineConfig) -> float:
+        """The expected worth of a config that was measured."""
+        return float(self._worths[self._places[config.key]].mean())
 
-        Where the objective is steep (a promise just kept or just missed) one run says little, and the curve more: so
-        each counts by its own uncertainty. A config is not best because its trial was lucky.
-        """
-        measured, by_curve, noise = self._two_views(trial)
-        doubt = by_curve.std() + MODEL_ERROR * by_curve.mean()
-        worth = float(self._appraise(trial.config, np.array(measured)))
-        if noise + doubt == 0:
-            return worth
-        share = noise**2 / (noise**2 + doubt**2)
-        return float(worth + share * (self._appraise(trial.config, by_curve).mean() - worth))
+    def _worth(self, place: int, log_step: Array) -> Array:
+        return self._appraise(self._configs[place], self._value_at(place, log_step))
 
-    def _two_views(self, trial: Trial) -> tuple[float, Array, float]:
-        """The measured objective, the slices its curve gives at the speed it was measured to have, and its noise."""
-        assert trial.measured is not None
-        measured = objective_value(trial.measured, self._objective)
-        curve = response_of(self._predict(trial.config))
-        (mean,), (sd,) = self._belief([trial.config], [curve])
-        implied = implied_step(curve, trial.measured, self._objective)
-        if implied is not None:
-            weight = sd**2 / (sd**2 + NOISE**2)
-            mean, sd = mean + weight * (implied - mean), sd * np.sqrt(1 - weight)
-        noise = self._value_at(curve, mean + NOISE * SLICES).std() + COUNTING * measured
-        return measured, self._value_at(curve, mean + sd * SLICES), float(noise)
-
-    def _value_at(self, curve: Response, log_step: Array) -> Array:
+    def _value_at(self, place: int, log_step: Array) -> Array:
         """The objective by the curve and by how much such curves were off so far."""
-        values: Array = np.maximum((value_at(curve, log_step) + self._offset) * np.exp(self._bias) - self._offset, 0.0)
+        value = value_at(self._curves[place], log_step) + self._offset
+        values: Array = np.maximum(value * np.exp(self._scale[place]) - self._offset, 0.0)
         return values
 
-    def _learn_bias(self, trials: Sequence[Trial]) -> None:
-        """How much the measured objective lies above or below the curves at the same speed, over all trials."""
-        views = [self._two_views(trial) for trial in trials if trial.status == "done" and trial.measured is not None]
-        offset = OFFSET * max([1e-9, *(max(measured, float(by.mean())) for measured, by, _ in views)])
-        precision, total = 1 / BIAS**2, 0.0
-        for measured, by_curve, noise in views:
-            level = float(by_curve.mean()) + offset
-            weight = (1 - offset / level) ** 2 / (((noise + float(by_curve.std())) / level) ** 2 + MODEL_ERROR**2)
-            total += weight * float(np.log((measured + offset) / level))
-            precision += weight
-        self._bias, self._offset = total / precision, offset
+    def _view(self, place: int, measured: Metrics) -> View:
+        """What a trial says of its config."""
+        value = objective_value(measured, self._objective)
+        return View(place, value, implied_step(self._curves[place], measured, self._objective))
 
-    def _learn(self, trials: Sequence[Trial]) -> None:
-        seen: list[tuple[EngineConfig, float, float]] = []
-        for trial in trials:
-            if trial.status == "done" and trial.measured is not None:
-                curve = response_of(self._predict(trial.config))
-                implied = implied_step(curve, trial.measured, self._objective)
-                if implied is not None:
-                    seen.append((trial.config, implied, curve.spread))
-        self._effects.learn(
-            self._features([config for config, _, _ in seen]),
-            np.array([miss for _, miss, _ in seen]),
-            np.array([spread for _, _, spread in seen]),
-        )
+    def _learn_speeds(self, values: Values, views: Sequence[View]) -> tuple[Array, Array]:
+        """Mean and standard deviation of each config's log step ratio, by all trials' times per token."""
+        count, tried = len(self._configs), len(self._places)
+        own = np.hypot(INTERPLAY, [curve.spread for curve in self._curves])
+        told = np.vstack([np.zeros((count - tried, tried)), np.eye(tried)])
+        features = np.hstack([np.ones((count, 1)), values.features(self._configs), told])
+        shared = np.concatenate([[COMMON], values.prior_sd(self._configs, self._predicted)])
+        effects = Effects(np.concatenate([shared, own[count - tried :]]))
+        known = [(view.place, view.step) for view in views if view.step is not None]
+        effects.learn(features[[place for place, _ in known]], np.array([step for _, step in known]))
+        mean, spread = effects.expect(features)
+        return mean, np.hypot(spread, np.where(np.arange(count) < count - tried, own, 0.0))
 
-    def _belief(self, configs: Sequence[EngineConfig], curves: Sequence[Response]) -> tuple[Array, Array]:
-        mean, sd = self._effects.expect(self._features(configs))
-        spread: Array = np.sqrt(sd**2 + np.array([curve.spread for curve in curves]) ** 2)
-        return mean, spread
+    def _learn_scales(self, views: Sequence[View]) -> tuple[Array, float]:
+        """How far (log) the objective lies above each config's curve at the same speed, and the offset that this is
+        meant with: all curves miss together, and that of a config that was measured by its own as well."""
+        levels = [self._by_curve(view) for view in views]
+        offset = OFFSET * max([1e-9, *(max(view.value, level) for view, (level, _) in zip(views, levels, strict=True))])
+        misses = [
+            Miss(
+                view.place,
+                float(np.log((view.value + offset) / (level + offset))),
+                COUNTING + noise / (level + offset),
+                level / (level + offset),
+            )
+            for view, (level, noise) in zip(views, levels, strict=True)
+        ]
+        weights = [(miss.share**2 / (miss.noise**2 + MODEL_ERROR**2), miss.log) for miss in misses]
+        bias = sum(weight * log for weight, log in weights) / (1 / BIAS**2 + sum(weight for weight, _ in weights))
+        scale = np.full(len(self._configs), bias)
+        for place in self._places.values():
+            own = [(miss.noise**-2, miss.log - bias) for miss in misses if miss.place == place]
+            certain = MODEL_ERROR**-2 + sum(weight for weight, _ in own)
+            scale[place] += sum(weight * log for weight, log in own) / certain
+        return scale, offset
+
+    def _by_curve(self, view: View) -> tuple[float, float]:
+        """What the curve gives at the speed that the trial had, and how sure that is (standard deviation); at the speed
+        that is expected, where the trial does not tell."""
+        step, spread = view.step, READING
+        if step is None:
+            step, spread = float(self.mean[view.place]), float(np.hypot(self.sd[view.place], NOISE))
+        values = value_at(self._curves[view.place], step + spread * SLICES)
+        return float(values.mean()), float(values.std())
 
 
 def _same(a: Predicted, b: Predicted) -> bool:

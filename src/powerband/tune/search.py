@@ -21,7 +21,7 @@ from powerband.tune.prune import prune_by_bound
 from powerband.tune.space import Pruned, Space
 
 NEAR = 0.85  # among proposals worth this share of the best one's, located causes and fewer changes decide
-NOTHING = 0.1  # a best below this share of what the space promises counts as that much: nothing can gain 2 % on 0
+NOTHING = 0.1  # a best below this share of what the space promises counts as that much: nothing can gain 1 % on 0
 RETRIES = 1  # of a config whose trial was spoilt (contended host, limited client)
 
 
@@ -60,7 +60,7 @@ class Search:
         trial_cost_s: Callable[[EngineConfig], float],
         budget_s: float,
         reserved_s: float = 0.0,
-        minimum_gain: float = 0.02,
+        minimum_gain: float = 0.01,
         appraise: Appraise = as_it_is,
     ) -> None:
         if baseline.measured is None or baseline.status != "done":
@@ -172,7 +172,7 @@ class Search:
             for trial in self.trials
             if trial.status == "done" and trial.measured is not None and not self._is_barred(trial.config)
         ]
-        worth = [outlook.value_of(trial) for trial in usable]
+        worth = [outlook.value_of(trial.config) for trial in usable]
         near = [trial for trial, value in zip(usable, worth, strict=True) if value >= (1 - TIE) * max(worth)]
         best = near[0]
         for trial in near[1:]:

@@ -9,17 +9,19 @@ import pytest
 from powerband.records.config import EngineConfig, Knob
 from powerband.records.metrics import Distribution, Metrics
 from powerband.records.objective import is_better
-from powerband.records.run import Response
+from powerband.records.run import Predicted, Response, Trial
+from powerband.records.value import Interval
 from powerband.tune.effects import Effects
 from powerband.tune.failures import survival
 from powerband.tune.improvement import SLICES, expected_improvement
+from powerband.tune.outlook import Outlook, Values
 from powerband.tune.response import implied_step, value_at
 
 
 def test_an_effect_is_learnt_and_carried_over() -> None:
-    effects = Effects(np.array([0.12, 0.12]))
-    baseline, first, both = [0.0, 0.0], [1.0, 0.0], [1.0, 1.0]
-    effects.learn(np.array([baseline, first]), np.array([0.0, -0.2]), np.array([0.02, 0.02]))
+    effects = Effects(np.array([0.1, 0.12, 0.12]))  # in front the part that all share
+    baseline, first, both = [1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]
+    effects.learn(np.array([baseline, first]), np.array([0.0, -0.2]))
     mean, sd = effects.expect(np.array([baseline, first, both]))
     assert mean[1] < -0.1  # most of the miss of -20 % stays with the value that had it
     assert abs(mean[0]) < 0.05
@@ -28,11 +30,54 @@ def test_an_effect_is_learnt_and_carried_over() -> None:
 
 
 def test_without_trials_nothing_is_expected() -> None:
-    effects = Effects(np.array([0.1]))
-    effects.learn(np.zeros((0, 1)), np.zeros(0), np.zeros(0))
-    mean, sd = effects.expect(np.array([[1.0]]))
+    effects = Effects(np.array([0.1, 0.05]))
+    effects.learn(np.zeros((0, 2)), np.zeros(0))
+    mean, sd = effects.expect(np.array([[1.0, 1.0]]))
     assert mean[0] == 0.0
-    assert sd[0] == pytest.approx((0.1**2 + 0.1**2 + 0.03**2) ** 0.5)
+    assert sd[0] == pytest.approx((0.1**2 + 0.05**2) ** 0.5)
+
+
+TIMES_S = (0.016, 0.020, 0.026)
+
+
+def outlook(trials: list[Trial], knobs: tuple[Knob, ...], naive: EngineConfig) -> Outlook:
+    """Every config is predicted alike, by ``response()`` without doubt of its own."""
+    curve = msgspec.structs.replace(response(), spread=0.0)
+    predicted = Predicted(objective=10.0, interval=Interval(low=9.0, high=11.0), output_tokens_per_s=1, response=curve)
+    values = Values([naive.replace(kernel="b")], naive, knobs)
+    return Outlook([], values, lambda _: predicted, trials, "goodput_per_s")
+
+
+def tried(trial_of: Callable[..., Trial], config: EngineConfig, log_step: float) -> Trial:
+    """A trial whose every token took exp(log_step) times as long as predicted, and whose goodput is the curve's."""
+    tpot_s = float(np.exp(np.interp(log_step, response().log_step, np.log(TIMES_S))))
+    times = Distribution(mean=tpot_s, p50=tpot_s, p90=tpot_s, p99=tpot_s, n=9)
+    trial = trial_of(config, float(value_at(response(), np.array([log_step]))[0]))
+    assert trial.measured is not None
+    return msgspec.structs.replace(trial, measured=msgspec.structs.replace(trial.measured, tpot_s=times))
+
+
+def test_a_lucky_trial_counts_by_how_sure_it_is(
+    knobs: tuple[Knob, ...], naive: EngineConfig, trial_of: Callable[..., Trial]
+) -> None:
+    once = outlook([tried(trial_of, naive, -0.1)], knobs, naive)
+    before, noise = 0.10**2 + 0.03**2, 0.03**2  # what all share and what is its own; of one trial
+    assert once.mean[0] == pytest.approx(-0.1 * before / (before + noise))
+    twice = outlook([tried(trial_of, naive, -0.1), tried(trial_of, naive, -0.02)], knobs, naive)
+    assert twice.mean[0] == pytest.approx(-0.06 * before / (before + noise / 2))
+    assert twice.sd[0] == pytest.approx((before * noise / 2 / (before + noise / 2)) ** 0.5)
+
+
+def test_what_shares_a_setting_with_a_lucky_trial_corrects_it(
+    knobs: tuple[Knob, ...], naive: EngineConfig, trial_of: Callable[..., Trial]
+) -> None:
+    lucky, sober = naive.replace(kernel="b"), naive.replace(kernel="b", chunk=512)
+    alone = outlook([tried(trial_of, naive, 0.0), tried(trial_of, lucky, -0.1)], knobs, naive)
+    both = outlook(
+        [*[tried(trial_of, naive, 0.0), tried(trial_of, lucky, -0.1)], tried(trial_of, sober, 0.0)], knobs, naive
+    )
+    assert both.value_of(lucky) < alone.value_of(lucky) < 11.0  # what it measured
+    assert both.value_of(sober) > 10.0
 
 
 def test_slices_have_the_moments_of_a_normal() -> None:
@@ -47,12 +92,7 @@ def test_expected_improvement_by_hand() -> None:
 
 
 def response() -> Response:
-    return Response(
-        spread=0.1,
-        log_step=(-0.2, 0.0, 0.2),
-        objective=(12.0, 10.0, 4.0),
-        tpot_p50_s=(0.016, 0.020, 0.026),
-    )
+    return Response(spread=0.1, log_step=(-0.2, 0.0, 0.2), objective=(12.0, 10.0, 4.0), tpot_p50_s=TIMES_S)
 
 
 def test_response_is_read_both_ways(metrics_of: Callable[..., Metrics]) -> None:

@@ -36,6 +36,7 @@ class Clock:
         "_per_step",
         "_per_token",
         "_prefill_step",
+        "_prompt_graph_tokens",
         "_sampled",
         "_sequence",
         "_single",
@@ -87,7 +88,7 @@ class Clock:
         self._leftover = leftover * t.token_s
         self._ubatch = t.ubatch_tokens
         self._launch = launch * t.launch_s
-        self._graph_tokens = t.graph_tokens
+        self._graph_tokens, self._prompt_graph_tokens = t.graph_tokens, t.prompt_graph_tokens
         self._passes = (1.0 + self._drafts * self._draft_share) / self._gain  # in which each cached token is read
         self._decodes_s: dict[int, float] = {}  # pure decode steps over empty caches, by sequences
         self.front_request_s, self.front_token_s = t.front_request_s, t.front_token_s
@@ -135,7 +136,8 @@ class Clock:
             + sequences * self._state
             + pairs * self._pair
         )
-        return max(total, self._launch) if prefill and tokens > self._graph_tokens else total
+        in_graph = tokens <= (self._prompt_graph_tokens if prefill else self._graph_tokens)
+        return total if in_graph else max(total, self._launch)
 
     def _read_s(self, sequences: int, context: float) -> float:
         """What one pass takes to read the caches."""
@@ -166,7 +168,11 @@ class Clock:
             growth_s = 0.0
         elif self._sliding:
             growth_s = self._read_s(sequences, context + sequences) - read_s
-        return empty_s + self._passes * read_s, self._passes * growth_s
+        if sequences <= self._graph_tokens:
+            return empty_s + self._passes * read_s, self._passes * growth_s
+        # Launched kernel by kernel, which may take longer; the reads of one stretch do not outgrow that by much.
+        first_s = self.mixed_s(sequences, context, 0, 0.0, 0)
+        return first_s, self._passes * growth_s if first_s > self._launch else 0.0
 
 
 def steps_until(wait_s: float, first_s: float, growth_s: float) -> int:

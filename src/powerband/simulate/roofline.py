@@ -6,7 +6,7 @@ from powerband.records.model import ModelSpec
 from powerband.records.value import Record
 from powerband.simulate.all_reduce import step_collectives
 from powerband.simulate.attention import activation_bytes, compute_cache_reads, compute_pair_flops
-from powerband.simulate.efficiency import CPU, GPU, Efficiency, extra_layers_s
+from powerband.simulate.efficiency import CPU, GPU, extra_layers_s
 from powerband.simulate.stored import stored_model
 from powerband.simulate.work import compute_work, matmul_flops_per_s
 
@@ -54,10 +54,9 @@ TERM_KNOBS = (
     "max_cudagraph_capture_size",
     "cudagraph_mode",
 )
-# Kernels of a layer launched one by one from Python, by lone decode of vLLM 0.26 on the virtual hosts of H200s, eager
-# less graphs: 16.5 - 4.5 ms over 32 layers, 22.3 - 8.1 ms over 40; with experts 54.8 - 4.1 ms over 48. A quicker host
-# takes less; 90 us (12 kernels at 7 us) had been assumed.
-EAGER_LAYER_S, EAGER_EXPERT_LAYER_S = 0.38e-3, 0.67e-3
+# Kernels of a layer launched one by one from Python, on the virtual hosts of H200s, by lone decode of vLLM 0.26 without
+# graphs: 16.5 ms over 32 layers, 22.3 over 40; with experts 54.8 over 48. A quicker host takes less.
+EAGER_LAYER_S, EAGER_EXPERT_LAYER_S = 0.53e-3, 0.6e-3
 # The largest step that vLLM replays from a graph where not told (_set_cudagraph_sizes in its config). One with prompts
 # beyond it is launched kernel by kernel, which with experts takes longer than the card's own work: with 30B-A3B on an
 # H200 steps of 302 tokens took 23 ms, of 617 45, of 1,955 55, of 6,119 110 (regression over a closed loop's gaps); with
@@ -112,8 +111,9 @@ class Terms(Record):
     pad_tokens: int = 1  # a decoding sequence's context counts in whole multiples of this
     front_request_s: float = 0.0  # what the front end is busy with a request, a part of ``request_s``
     front_token_s: float = 0.0  # and with handing out a token
-    launch_s: float = 0.0  # host time of a step without a graph: prompts, and more than ``graph_tokens`` in all
-    graph_tokens: int = 1 << 30
+    launch_s: float = 0.0  # host time of a step without a graph, beside which the device works
+    graph_tokens: int = 1 << 30  # of the largest decode step in a graph, and of the largest with prompts
+    prompt_graph_tokens: int = 1 << 30
 
 
 # A step of a model and a machine that nothing is known about: the order of magnitude of a small GPU service.
@@ -160,9 +160,12 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
-    launched = _layer_s(model, device, config, eff)
+    layer_s = eff.layer_s
+    if config.engine == "transformers":
+        layer_s = TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
+    eager_s = EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0)
     return Terms(
-        overhead_s=eff.step_s + layers * launched + extra_layers_s(model, eff),
+        overhead_s=eff.step_s + layers * layer_s + extra_layers_s(model, eff),
         prefill_step_s=layers * eff.prefill_layer_s,
         weight_s=work.dense_bytes / (bandwidth * eff.bandwidth),
         expert_s=work.expert_bytes / (bandwidth * eff.expert_bandwidth),
@@ -188,28 +191,16 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         front_token_s=FRONT_TOKEN_S / fronts if fronts else 0.0,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
-        launch_s=layers * _eager_layer_s(model) if fronts and device.kind != "cpu" else 0.0,
-        graph_tokens=_graph_tokens(config),
+        launch_s=layers * eager_s if fronts and device.kind != "cpu" else 0.0,
+        graph_tokens=_graph_tokens(config, ("NONE",)),
+        prompt_graph_tokens=_graph_tokens(config, ("NONE", "FULL_DECODE_ONLY")),
         pad_tokens=UNFUSED_CELLS if config.engine == "llamacpp" and config.knobs.get("flash_attn") == "off" else 1,
     )
 
 
-def _layer_s(model: ModelSpec, device: DeviceSpec, config: EngineConfig, eff: Efficiency) -> float:
-    """Host time between the kernels of one layer."""
-    if config.engine == "transformers":
-        return TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
-    if config.knobs.get("enforce_eager") is not True or device.kind == "cpu":
-        return eff.layer_s
-    return _eager_layer_s(model)
-
-
-def _eager_layer_s(model: ModelSpec) -> float:
-    return EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0)
-
-
-def _graph_tokens(config: EngineConfig) -> int:
-    """Tokens of the largest step with prompts that vLLM replays from a graph."""
-    if config.knobs.get("cudagraph_mode") in ("NONE", "FULL_DECODE_ONLY"):
+def _graph_tokens(config: EngineConfig, without: tuple[str, ...]) -> int:
+    """Tokens of the largest step that vLLM replays from a graph, none in the modes ``without``."""
+    if config.knobs.get("enforce_eager") is True or config.knobs.get("cudagraph_mode") in without:
         return 0
     largest = int(config.knobs.get("max_cudagraph_capture_size", 0) or 0)
     return largest or min(2 * int(config.knobs.get("max_num_seqs", GRAPH_TOKENS)), GRAPH_TOKENS)

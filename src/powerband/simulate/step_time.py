@@ -129,7 +129,7 @@ class StepTime(Record):
             0.0,
             0.0,
         )
-        if prefill_tokens and tokens > t.graph_tokens:
+        if tokens > (t.prompt_graph_tokens if prefill_tokens else t.graph_tokens):
             seconds = sum(factor * part for factor, part in zip(f, found, strict=True))
             if f[LAUNCH] * t.launch_s > seconds:
                 return (*(0.0,) * LAUNCH, t.launch_s)

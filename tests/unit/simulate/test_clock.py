@@ -54,6 +54,7 @@ HOST = msgspec.structs.replace(CARD, name="host", kind="cpu", cores=4)
     factors=st.tuples(*[st.floats(0.3, 3.0)] * 8, st.floats(-0.5, 0.5), st.floats(0, 1), *[st.floats(0.3, 3.0)] * 2),
     engine=st.sampled_from([("vllm", CARD), ("llamacpp", HOST)]),
     fused=st.sampled_from(["auto", "off"]),
+    eager=st.booleans(),
 )
 def test_clock_equals_step_time(
     sequences: int,
@@ -63,12 +64,13 @@ def test_clock_equals_step_time(
     factors: tuple[float, ...],
     engine: tuple[str, DeviceSpec],
     fused: str,
+    eager: bool,
 ) -> None:
     if not sequences + prefill:
         return
     name, device = engine
     config = EngineConfig(engine=name, model="mixed", knobs={"tensor_parallel_size": tp, "n_threads": 2})
-    config = config.replace(flash_attn=fused)
+    config = config.replace(flash_attn=fused, enforce_eager=eager)
     step = msgspec.structs.replace(predict_from_datasheet(MIXED, device, config), factors=factors)
     readable = step.seconds(sequences=sequences, context_tokens=sequences * context, prefill_tokens=prefill)
     pairs = prefill * (prefill + 1) / 2

@@ -3,11 +3,12 @@
     python bench/predict_llamacpp.py MODEL.gguf --runs /tmp/runs --all-cores /tmp/runs2 --grid /tmp/grid \\
         --out docs/reference/prediction-llamacpp.md
 
-Each case is one start of the server and one run of its traffic; runs are kept in --runs and not measured again. A run
-on a contended host is repeated up to --attempts times and left out if it stays so. Then the step time is fitted to the
-calibrating runs and every other run is predicted from it. The server gets one core of two (--threads), the client the
-other: with both, two runs of one config differ more than a prediction should miss them by. --all-cores is a folder of
-such runs (``--threads 2``), --grid one of ``bench/search_llamacpp.py measure``, whose repeats say by how much.
+Each run is one start of the server; runs are kept in --runs and not measured again. A run on a contended host is
+repeated up to --attempts times and left out if it stays so. The three calibrating cases are run once, with three times
+the requests. Every other case is run --repeats times, in turn over the cases, and the mean of them is what the step
+time fitted to the three has to predict: two runs of one config differ by more than a prediction should miss. The server
+gets one core of two (--threads), the client the other. --all-cores is a folder of single runs with ``--threads 2``,
+--grid one of ``bench/search_llamacpp.py measure``, whose repeats say by how much two runs differ there.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,7 @@ LONG = "in=lognormal(6.3,0.4,200..1500),out=lognormal(3.4,0.5,16..80)"
 TALK = "in=lognormal(4.0,0.6,16..200),out=lognormal(4.4,0.4,40..200)"
 CUT_S = 60.0
 ONE_CORE = 0.6  # of the traffic that two cores get
+LONGER = 3  # times the requests, of a calibrating run
 # name: traffic, requests, settings. Three of them calibrate.
 CASES: dict[str, tuple[str, int, dict[str, Value]]] = {
     "naive": (f"{CHAT},arrivals=poisson(0.7/s)", 14, {"n_parallel": 1}),
@@ -76,7 +78,10 @@ def run_case(model: str, name: str, attempts: int, threads: int) -> Run | None:
     slower = None
     if threads == 1 and name in CASES:  # as much less traffic as one core does less
         slower, count = ONE_CORE if "arrivals" in traffic else None, max(5, round(ONE_CORE * count))
-    workload = build_workload(traffic, requests=count, scale_rate=slower, seed=len(name) + count)
+    seed = len(name) + count
+    if name in CALIBRATING:
+        count *= LONGER
+    workload = build_workload(traffic, requests=count, scale_rate=slower, seed=seed)
     config = engine.complete(engine.naive(model, workload).replace(**settings), workload, frozenset())
     for _ in range(attempts):
         with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +92,7 @@ def run_case(model: str, name: str, attempts: int, threads: int) -> Run | None:
                 run_id=name,
                 folder=Path(folder),
                 command="bench/predict_llamacpp.py",
-                cut_s=CUT_S,
+                cut_s=CUT_S * (LONGER if name in CALIBRATING else 1),
             )
         if not (isinstance(run.contention, Contention) and run.contention.contended):
             return run
@@ -95,19 +100,20 @@ def run_case(model: str, name: str, attempts: int, threads: int) -> Run | None:
     return None
 
 
-def collect(model: str, folder: Path, attempts: int, threads: int) -> dict[str, Run]:
+def collect(model: str, folder: Path, attempts: int, threads: int, repeats: int) -> dict[str, list[Run]]:
     folder.mkdir(parents=True, exist_ok=True)
-    runs = {}
-    for name in cases(threads):
-        place = folder / f"{name}.json"
-        if not place.exists():
+    for repeat in range(repeats):
+        for name in cases(threads):
+            place = folder / f"{name}-{repeat}.json"
+            if place.exists() or (repeat and name in CALIBRATING):
+                continue
             run = run_case(model, name, attempts, threads)
             if run is None:
-                print(f"{name}: the host stayed contended, left out")
+                print(f"{name}: the host stayed contended, left out", flush=True)
                 continue
             place.write_bytes(msgspec.json.encode(run))
-        runs[name] = msgspec.json.decode(place.read_bytes(), type=Run)
-    return runs
+            print(f"{place.name} {time.strftime('%T')}", flush=True)
+    return stored(folder, threads)
 
 
 def step_of(runs: list[Run]) -> StepTime:
@@ -115,8 +121,9 @@ def step_of(runs: list[Run]) -> StepTime:
     return fit_step_time(runs, prior)
 
 
-def render(runs: dict[str, Run], step: StepTime, calibrating: Collection[str], cut_s: float) -> str:
-    """A row per held-out run, and the medians; a run of an open schedule ended ``cut_s`` after it began."""
+def render(runs: Mapping[str, Sequence[Run]], step: StepTime, calibrating: Collection[str], cut_s: float) -> str:
+    """A row per held-out case, measured as the mean of its runs; one of an open schedule ended ``cut_s`` after it
+    began."""
     lines = [
         "| run | "
         + " | ".join(f"{name.removesuffix('_s')}: measured, predicted [90 %], error" for name in FIGURES)
@@ -125,23 +132,23 @@ def render(runs: dict[str, Run], step: StepTime, calibrating: Collection[str], c
     ]
     errors: dict[str, list[float]] = {name: [] for name in FIGURES}
     held: dict[str, list[bool]] = {name: [] for name in FIGURES}
-    for name, run in runs.items():
+    for name, found in runs.items():
         if name in calibrating:
             continue
-        deadline_s = None if run.workload.concurrency else cut_s
-        predicted = what_if(run.config, run.workload, step, deadline_s=deadline_s)
+        config, workload = found[0].config, found[0].workload
+        predicted = what_if(config, workload, step, deadline_s=None if workload.concurrency else cut_s)
         assert predicted.metrics is not None
-        measured, expected = figures_of(run.metrics()), figures_of(predicted.metrics)
+        measured, expected = [figures_of(run.metrics()) for run in found], figures_of(predicted.metrics)
         cells = []
         for figure in FIGURES:
             unit = 1.0 if figure.endswith("per_s") else 1e3
+            seen = statistics.geometric_mean([one[figure] for one in measured])
             low, high = predicted.intervals[figure].low, predicted.intervals[figure].high
-            error = expected[figure] / measured[figure] - 1
+            error = expected[figure] / seen - 1
             errors[figure].append(abs(error))
-            held[figure].append(low <= measured[figure] <= high)
+            held[figure] += [low <= one[figure] <= high for one in measured]
             cells.append(
-                f"{measured[figure] * unit:.4g}, {expected[figure] * unit:.4g} "
-                f"[{low * unit:.4g}, {high * unit:.4g}], {error:+.0%}"
+                f"{seen * unit:.4g}, {expected[figure] * unit:.4g} [{low * unit:.4g}, {high * unit:.4g}], {error:+.0%}"
             )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     medians = [
@@ -155,15 +162,24 @@ def render(runs: dict[str, Run], step: StepTime, calibrating: Collection[str], c
     return "\n".join(lines) + "\n"
 
 
-def table(runs: dict[str, Run]) -> str:
-    return render(runs, step_of([runs[name] for name in CALIBRATING if name in runs]), CALIBRATING, CUT_S)
+def table(runs: Mapping[str, Sequence[Run]]) -> str:
+    return render(runs, step_of([runs[name][0] for name in CALIBRATING if name in runs]), CALIBRATING, CUT_S)
 
 
-def noise(runs: dict[str, Run]) -> str:
-    """What the machine itself varies by inside one run: the spread of single-sequence token times."""
-    times = runs["naive"].metrics().tpot_s
+def noise(runs: Mapping[str, Sequence[Run]]) -> str:
+    """What the machine itself varies by: inside one run, and from run to run of a case."""
+    times = runs["naive"][0].metrics().tpot_s
     assert isinstance(times, Distribution)
-    return f"Within the naive run alone, TPOT had p50 {times.p50 * 1e3:.1f} ms, p90 {times.p90 * 1e3:.1f} ms.\n"
+    text = f"Within the naive run alone, TPOT had p50 {times.p50 * 1e3:.1f} ms, p90 {times.p90 * 1e3:.1f} ms."
+    repeated = [[figures_of(run.metrics()) for run in found] for found in runs.values() if len(found) > 1]
+    if repeated:
+        spread = {
+            name: statistics.median(statistics.stdev([math.log(one[name]) for one in found]) for found in repeated)
+            for name in FIGURES
+        }
+        told = ", ".join(f"{name.removesuffix('_s')} {value:.1%}" for name, value in spread.items())
+        text += f" Runs of one case scatter by (standard deviation, median of cases): {told}."
+    return text + "\n"
 
 
 def floor(folder: Path) -> str:
@@ -188,10 +204,13 @@ def floor(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stored(folder: Path, threads: int) -> dict[str, Run]:
-    """The runs of a folder by case."""
-    paths = [folder / f"{name}.json" for name in cases(threads)]
-    return {path.stem: msgspec.json.decode(path.read_bytes(), type=Run) for path in paths if path.exists()}
+def stored(folder: Path, threads: int) -> dict[str, list[Run]]:
+    """The runs of a folder by case: NAME-0.json, NAME-1.json ..., or NAME.json alone."""
+    runs: dict[str, list[Run]] = {}
+    for name in cases(threads):
+        for path in sorted([*folder.glob(f"{name}.json"), *folder.glob(f"{name}-[0-9].json")]):
+            runs.setdefault(name, []).append(msgspec.json.decode(path.read_bytes(), type=Run))
+    return runs
 
 
 IN_VIEW = (
@@ -210,12 +229,13 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1, help="of the server (default 1)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of a case that does not calibrate (default 3)")
     parser.add_argument("--attempts", type=int, default=3)
     parser.add_argument("--all-cores", type=Path, help="a folder of runs with --threads 2, drawn beside")
     parser.add_argument("--grid", type=Path, help="a folder of repeats, to say what no prediction can better")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    runs = collect(args.model, args.runs, args.attempts, args.threads)
+    runs = collect(args.model, args.runs, args.attempts, args.threads, args.repeats)
     parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), table(runs)]
     if args.threads > 1:
         parts.insert(2, IN_VIEW)

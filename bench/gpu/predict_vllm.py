@@ -145,7 +145,12 @@ def stored(folder: Path) -> dict[str, Run]:
 def drawn(runs: dict[str, Run], device: str) -> str:
     from predict_llamacpp import render
 
-    text: str = render(runs, step_of([runs[name] for name in CALIBRATING], device), CALIBRATING, CUT_S)
+    text: str = render(
+        {name: [run] for name, run in runs.items()},
+        step_of([runs[name] for name in CALIBRATING], device),
+        CALIBRATING,
+        CUT_S,
+    )
     return text
 
 

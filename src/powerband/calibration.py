@@ -103,7 +103,7 @@ def calibrate(
     try:
         target = target_of(engine, running)
         widest = max((piece.workload for piece in suite), key=in_flight)
-        notes += warm_up(running, target, widest)
+        notes += warm_up(running, target, widest).notes
         served_per_s = 0.0
         for place, piece in enumerate([*suite, None]):
             left_s = budget_s - (time.monotonic() - began)

@@ -50,7 +50,7 @@ def measure(
     running, started_for = (engine.start(config, folder), "") if stand is None else stand.take(engine, config, folder)
     try:
         target = target_of(engine, running)
-        cold = warm_up(running, target, workload)
+        warmed = warm_up(running, target, workload)
         run = observe(
             running,
             target,
@@ -68,9 +68,9 @@ def measure(
         running.stop()
     else:
         stand.give_back(running, config, started_for or run_id)
-    run = msgspec.structs.replace(run, notes=(*run.notes, *cold))
+    run = msgspec.structs.replace(run, notes=(*run.notes, *warmed.notes))
     if not started_for:
-        return run
+        return msgspec.structs.replace(run, warm_up=warmed.bursts)
     note = f"served by the engine that was started for {started_for}, its prefix cache emptied"
     return msgspec.structs.replace(run, startup_s=0.0, notes=(*run.notes, note))
 

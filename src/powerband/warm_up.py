@@ -7,6 +7,7 @@ take a second each). Those costs do not belong to the workload, so its sizes are
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from powerband.engines.base import RunningEngine
 from powerband.health import broken, raise_if_broken
@@ -37,18 +38,27 @@ def in_flight(workload: Workload) -> int:
     return max(1, min(math.ceil(wanted), count, _MOST_IN_FLIGHT))
 
 
-def warm_up(running: RunningEngine, target: Target, workload: Workload) -> tuple[str, ...]:
+class WarmUp(NamedTuple):
+    """``bursts``: how many requests it sent at once, one after the other. ``notes``: what a reader must know."""
+
+    bursts: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def warm_up(running: RunningEngine, target: Target, workload: Workload) -> WarmUp:
     """1, 2, 4 ... requests at once up to ``in_flight``, then prompts up to the workload's longest (at most 2,048).
 
     Where a size took longer at first than the next time, the engine compiles: the workload's own first prompts are
     rehearsed then. Ends early where the engine serves no more at once (twice as many take twice as long), or a step
-    more would take it over some seconds. Gives what a reader must know: that the engine was still compiling at the end.
+    more would take it over some seconds. A note says where the engine was still compiling at the end.
     Raises EngineError where it dies or hangs, and KeyboardInterrupt on Ctrl-C.
     """
     longest = max((request.input_tokens for request in workload.requests), default=1)
     output = min(_OUTPUT, max((request.output_tokens for request in workload.requests), default=1))
+    bursts: list[int] = []
 
     def send(requests: Sequence[RequestSpec], width: int) -> float:
+        bursts.append(width)
         seed = workload.seed + 1 + width + len(requests) + requests[0].input_tokens
         return _send(
             running, target, Workload(requests=tuple(requests), source="warm-up", concurrency=width, seed=seed)
@@ -65,7 +75,7 @@ def warm_up(running: RunningEngine, target: Target, workload: Workload) -> tuple
     own = rehearsal(workload, 2 * top, climb.unit_s)
     if climb.compiled and len(own) > 1:
         climb.up(lambda count: send(own[:count], min(top, count)), [len(own)], math.inf, "requests of its own")
-    return tuple(climb.notes)
+    return WarmUp(tuple(bursts), tuple(climb.notes))
 
 
 def rehearsal(workload: Workload, count: int, token_s: float) -> list[RequestSpec]:

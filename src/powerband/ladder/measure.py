@@ -99,7 +99,7 @@ class RungServer:
         target = target_of(self._engine, running)
         cold: tuple[str, ...] = ()
         if in_flight(workload) > self._warm:
-            cold, self._warm = warm_up(running, target, workload), in_flight(workload)
+            cold, self._warm = warm_up(running, target, workload).notes, in_flight(workload)
         run = observe(
             running, target, self.config, workload, run_id=run_id, command=self._trials.command, cut_s=span_s,
             on_progress=on_progress,

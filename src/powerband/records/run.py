@@ -65,6 +65,7 @@ class Run(Record):
     provenance: Provenance | Missing = Missing(missing="not recorded")
     startup_s: float = 0.0
     notes: tuple[str, ...] = ()
+    warm_up: tuple[int, ...] = ()  # requests at once, burst by burst, that a fresh engine had before; empty: not known
     memory: EngineReport | None = None  # what the engine said of its memory when it started; None where it does not
 
     def metrics(self, slo: Slo | None = None) -> Metrics:

@@ -1,6 +1,7 @@
 """Steps as they can be seen from outside: what each gap between tokens held, read from a run's traces."""
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from powerband.records.units import NS_PER_S
 from powerband.simulate.chains import observe_chains
 from powerband.simulate.observed import WINDOW_STEPS, Array, Observed, Timeline
 from powerband.simulate.scheduler import Limits
-from powerband.simulate.slots import SlotTable, neighbours
+from powerband.simulate.slots import WARM_UP, SlotTable, neighbours
 
 # A first token this near (as a share of the wait) to another's came with the same step.
 SAME_STEP = 0.1
@@ -32,14 +33,18 @@ def observe_steps(run: Run, limits: Limits) -> list[Observed]:
     timeline = Timeline(traces)
     if not (limits.split_rows or limits.prompts_first):
         return observe_chains(timeline, traces, limits) + _prompts_alone(timeline, traces)
-    slots = assign_slots(traces, limits.slots) if limits.split_rows else None
+    slots = assign_slots(traces, limits.slots, run.warm_up or WARM_UP) if limits.split_rows else None
     rows = _from_gaps(timeline, traces, limits.most_prompt_tokens, slots)
     return rows + _prompts_alone(timeline, traces)
 
 
-def assign_slots(traces: Sequence[RequestTrace], count: int) -> list[int]:
-    """The slot of each trace, first come first served, as the server would choose it."""
-    table, ends = SlotTable(count), list[tuple[int, int]]()
+def assign_slots(traces: Sequence[RequestTrace], count: int, warmed: Sequence[int] = WARM_UP) -> list[int]:
+    """The slot of each trace, first come first served, as the server would choose it.
+
+    It releases the slots of a step together, by their numbers; the client sees those ends in any order.
+    """
+    table, ends = SlotTable(count, warmed), list[tuple[int, int]]()
+    end_of = _step_ends(traces)
     slots, now = [0] * len(traces), 0
     came = [trace.t_sched_ns if trace.t_send_ns is None else trace.t_send_ns for trace in traces]
     for place in sorted(range(len(traces)), key=came.__getitem__):
@@ -49,8 +54,22 @@ def assign_slots(traces: Sequence[RequestTrace], count: int) -> list[int]:
             now = max(now, end)
             table.release(slot)
         slots[place] = table.take()
-        heapq.heappush(ends, (traces[place].t_chunks_ns[-1], slots[place]))
+        heapq.heappush(ends, (end_of[place], slots[place]))
     return slots
+
+
+def _step_ends(traces: Sequence[RequestTrace]) -> list[int]:
+    """When each trace ended: the first of all that ended within a part of a gap after it, which one step brought."""
+    gaps = [np.median(np.diff(trace.t_chunks_ns)) for trace in traces if len(trace.t_chunks_ns) > 1]
+    near = SAME_STEP * float(np.median(gaps)) if gaps else 0.0
+    ends = [0] * len(traces)
+    began, last = 0, -math.inf
+    for place in sorted(range(len(traces)), key=lambda place: traces[place].t_chunks_ns[-1]):
+        end = traces[place].t_chunks_ns[-1]
+        if end - last > near:
+            began = end
+        ends[place], last = began, end
+    return ends
 
 
 def _rows_at(timeline: Timeline, slots: list[int] | None, at: Array) -> list[tuple[int, ...]]:

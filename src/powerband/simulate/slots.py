@@ -5,9 +5,9 @@ neighbours (llama_kv_cache::init_batch, split_equal with sequential ids): four b
 the weights, four scattered ones four.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-WARM_UP_REQUESTS = 4  # what measure.py sends before a run
+WARM_UP = (1, 2, 1, 1, 1)  # requests at once, burst by burst, that warm_up.py sends to an engine on a CPU
 
 
 class SlotTable:
@@ -16,14 +16,15 @@ class SlotTable:
 
     __slots__ = ("_count", "_free")
 
-    def __init__(self, count: int, warmed: int = WARM_UP_REQUESTS) -> None:
-        """``warmed``: requests that were served before, in pairs that ended together (a step's ends are released by
+    def __init__(self, count: int, warmed: Sequence[int] = WARM_UP) -> None:
+        """``warmed``: bursts that were served before, each of which ended together (a step's ends are released by
         their slots' numbers)."""
         self._free: dict[int, float] = dict.fromkeys(range(count), -1.0)
         self._count = 0  # of releases: their order is all that matters
-        for _ in range(warmed // 2):
-            for slot in sorted(self.take() for _ in range(min(2, self.free))):
-                self.release(slot)
+        for burst in warmed:
+            for first in range(0, burst, count):
+                for slot in sorted(self.take() for _ in range(min(count, burst - first))):
+                    self.release(slot)
 
     def take(self) -> int:
         """Raises ValueError where none is free."""

@@ -157,16 +157,16 @@ def head(grid: Grid, title: str, script: str, seeds: int) -> str:
     spread = statistics.fmean(statistics.pstdev(values) for values in repeats if len(values) > 1)
     trials = sum(map(len, repeats))
     minutes = sum(one.seconds for ones in grid.found.values() for one in ones) / 60
-    measured = "all were measured" if len(repeats) == grid.planned else f"{len(repeats)} were measured"
+    measured = "all" if len(repeats) == grid.planned else f"{len(repeats)} of them"
     words = (__doc__ or "").split("\n\n")[1].partition(". ")[2].replace("\n", " ").strip()
     return (
         f"# {title}\n\n"
         f"Written by `{script}`: the configs of a coarse grid are measured, then each method searches it. {words} "
         "Knobs that alter the last digits of answers take part: only speed is compared.\n\n"
-        f"The adapter's whole space has {grid.whole_space:,} configs; the grid {grid.planned}, of which {measured} "
-        f"{trials} times in {minutes:.0f} minutes. Two runs of one config differ by {spread / level:.1%} (standard "
-        f"deviation of goodput over its mean). Traffic `{grid.traffic}`, {len(grid.workload.requests)} requests; "
-        f"promise TTFT {grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. {seeds} seeds a method.\n\n"
+        f"The adapter's whole space has {grid.whole_space:,} configs; the grid {grid.planned}, {measured} measured "
+        f"in {trials} runs and {minutes:.0f} engine minutes. Two runs of one config differ by {spread / level:.1%} "
+        f"(standard deviation of goodput over its mean). Traffic `{grid.traffic}`, "
+        f"{len(grid.workload.requests)} requests; promise TTFT {grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. {seeds} seeds a method.\n\n"
     )
 
 

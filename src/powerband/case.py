@@ -31,6 +31,7 @@ from powerband.records.memory import EngineReport, MemoryLedger, Residual
 from powerband.records.model import ModelSpec
 from powerband.records.rounds import Goal, Objective
 from powerband.records.slo import Slo, parse_slo
+from powerband.records.units import percent
 from powerband.records.value import Record
 from powerband.records.workload import Workload
 from powerband.simulate.scheduler import REFUSE_LONG
@@ -290,7 +291,7 @@ def _too_long(case: Case) -> tuple[str, ...]:
     if all(over):
         raise RequestError(f"every request is {what}", hint="shorten with --scale-lengths")
     return (
-        f"{100 * sum(over) / len(over):.1f} % of the traffic's requests are {what}: {case.engine.name} refuses them",
+        f"{percent(sum(over) / len(over), 1)} of the traffic's requests are {what}: {case.engine.name} refuses them",
     )
 
 

@@ -35,7 +35,7 @@ from powerband.records.metrics import tpot_s, ttft_s
 from powerband.records.model import ModelSpec
 from powerband.records.run import Run
 from powerband.records.slo import Slo
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 from powerband.records.value import Interval, Missing
 from powerband.records.workload import RequestSpec, Workload
 from powerband.stores.run_dir import write_run
@@ -113,7 +113,7 @@ def prove(subject: Subject) -> Diagnosis:
         proof, note = _restarted(subject, test, before, found)
         proofs += proof
         notes += note
-    length = f"{subject.repeats} windows a side, compared in pairs; intervals at {LEVEL:.0%}"
+    length = f"{subject.repeats} windows a side, compared in pairs; intervals at {percent(LEVEL)}"
     proved = apply_proofs(found, proofs)
     return msgspec.structs.replace(proved, notes=(*proved.notes, f"{len(proofs)} tests: {length}", *notes))
 

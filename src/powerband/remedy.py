@@ -11,6 +11,7 @@ from powerband.records.errors import RequestError
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.slo import Slo
+from powerband.records.units import percent
 from powerband.records.value import Record
 from powerband.records.workload import Workload
 from powerband.simulate.step_time import StepTime, predict_from_datasheet
@@ -78,7 +79,8 @@ def describe_alternatives(found: list[Alternative]) -> str:
     if not found:
         return f"no weight format of {', '.join(FORMATS)} and no card of the catalogue is predicted to keep it"
     words = [
-        f"{one.change} ({one.attainment:.0%} within it{'' if one.surely else ', not at the slow end of the interval'}"
+        f"{one.change} ({percent(one.attainment)} within "
+        f"it{'' if one.surely else ', not at the slow end of the interval'}"
         f"{'; answers change: gate it first' if one.gated else ''})"
         for one in found
     ]

@@ -145,7 +145,7 @@ def test_a_trace_measures_it_too(
     assert found["verdicts"][0]["verdict"] == verdict
     assert found["splits"][0]["tensor"] == chosen
     assert ask(model, "--trace", f"2={trace_of(tmp_path, spoken)}") == 0
-    assert f"measured {spoken}%" in capsys.readouterr().out
+    assert f"measured {spoken} %" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

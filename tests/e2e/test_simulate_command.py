@@ -90,13 +90,13 @@ def test_a_sweep_answers_first_and_writes_attainment_one_way(model: str, capsys:
     best = " ".join(" ".join(lines).split("simulated;")[0].split())
     assert best.startswith("best of 2: max_num_seqs=64; ")
     assert best.endswith("; the promise holds")
-    for words in ("output tokens/s", "attainment 100.0%", "TTFT p50 ", "TPOT p50 "):
+    for words in ("output tokens/s", "attainment 100.0 %", "TTFT p50 ", "TPOT p50 "):
         assert words in best
-    written = [re.findall(r"attainment (?:is )?([^ ,]+)", " ".join(line.split())) for line in lines]
+    written = [re.findall(r"attainment (?:is )?([^ ,]+ %)", " ".join(line.split())) for line in lines]
     shares = [share for found in written for share in found]
-    assert shares[-1] == "100.0%"
+    assert shares[-1] == "100.0 %"
     assert len(shares) == 4  # of the best, of each config, and why one does not keep the promise
-    assert all(re.fullmatch(r"[0-9]+\.[0-9]%", share) for share in shares)
+    assert all(re.fullmatch(r"[0-9]+\.[0-9] %", share) for share in shares)
     assert max(map(len, lines)) <= 120
 
 

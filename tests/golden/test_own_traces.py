@@ -62,4 +62,4 @@ def test_with_model_and_card_the_steps_stand_beside_the_roofline(tmp_path: Path)
     assert found.verdict == "memory_bandwidth_bound"
     # 3.41 of the 5.16 ms that the device works in a step of 5.27 ms.
     assert "22 decode steps of 1: median 5.27 ms, the device busy for 5.16 ms of it" in found.reason
-    assert "3.41 ms on h200: 1.5x the floor, MBU 66% while busy" in found.reason
+    assert "3.41 ms on h200: 1.5x the floor, MBU 66 % while busy" in found.reason

@@ -6,7 +6,7 @@ from powerband.account.compare import Fit
 from powerband.account.reconcile import Reconciliation
 from powerband.records.memory import MemoryLedger
 from powerband.records.model import ModelSpec
-from powerband.records.units import GIB, format_bytes
+from powerband.records.units import GIB, format_bytes, percent
 from powerband.report.width import wrap
 
 _BAR = 24
@@ -31,7 +31,8 @@ def draw_ledger(ledger: MemoryLedger, model: ModelSpec, engine: str, asked: int 
         spread = (line.interval_bytes.high - line.interval_bytes.low) / 2
         doubt = f"+-{spread / GIB:.2f}" if spread >= GIB / 200 else ""
         rows.append(
-            f"  {line.name:<12}{line.bytes / GIB:>8.2f} GiB {doubt:<8}{bar:<{_BAR}} {share:>6.1%}  {line.basis}"
+            f"  {line.name:<12}{line.bytes / GIB:>8.2f} GiB {doubt:<8}{bar:<{_BAR}} "
+            f"{percent(share, 1):>7}  {line.basis}"
         )
     rows.append(f"  {'device':<12}{ledger.memory_bytes / GIB:>8.2f} GiB {'each' if ledger.ranks > 1 else ''}")
     rows += ["", *_capacity_rows(ledger, asked)]
@@ -101,7 +102,7 @@ def draw_reconciliation(found: Reconciliation, after: MemoryLedger, saved: str) 
     """Predicted against reported, the residual as its own line, and the cache once more with it applied."""
     rows = [f"  {'line':<14}{'predicted':>14}{'reported':>14}{'difference':>14}{'share':>9}"]
     for line in found.lines:
-        share = f"{line.share:+.2%}" if line.share is not None else ""
+        share = percent(line.share, 2, sign=True) if line.share is not None else ""
         if line.name == "kv_tokens":
             figures = f"{line.predicted:>14,.0f}{line.reported:>14,.0f}{line.difference:>+14,.0f}"
         else:
@@ -116,7 +117,9 @@ def draw_reconciliation(found: Reconciliation, after: MemoryLedger, saved: str) 
     reported = next((line.reported for line in found.lines if line.name == "kv_tokens"), None)
     now = after.reported.kv_tokens
     if reported and now is not None:
-        rows.append(f"  with this residual the prediction is {now:,.0f} tokens, {now / reported - 1:+.2%} off")
+        rows.append(
+            f"  with this residual the prediction is {now:,.0f} tokens, {percent(now / reported - 1, 2, sign=True)} off"
+        )
     residual = found.residual
     version = residual.engine_version or "(version not named)"
     rows.append(f"  kept in {saved} for {residual.device}, {residual.engine} {version}, {residual.family} models")

@@ -7,7 +7,7 @@ from powerband.cli import options
 from powerband.cli.command_line import command_line
 from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.errors import MachineError, RequestError, unknown_name
-from powerband.records.units import parse_duration
+from powerband.records.units import parse_duration, percent
 
 _FIGURES = ("tpot_p50_s", "ttft_p50_s", "e2e_p50_s", "output_tokens_per_s")
 _BATCHES, _PROMPTS, _CONTEXT = (1, 4, 16, 64), (128, 1024), 512
@@ -159,7 +159,7 @@ def _row(name: str, seconds: float, spread: float) -> dict[str, Any]:
 def _screen(document: dict[str, Any], args: argparse.Namespace) -> str:
     lines = [f"step time from {len(document['runs'])} runs of session {document['session_id']}"]
     lines += [
-        f"  {one['name']:<36}{one['seconds'] * 1e3:9.2f} ms ± {one['spread_90']:.0%}" for one in document["steps"]
+        f"  {one['name']:<36}{one['seconds'] * 1e3:9.2f} ms ± {percent(one['spread_90'])}" for one in document["steps"]
     ]
     for one in document["check"]:
         unit, name = (1.0, one["name"]) if one["name"].endswith("per_s") else (1e3, one["name"][:-2] + "_ms")

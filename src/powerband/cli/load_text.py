@@ -11,7 +11,7 @@ from powerband.load.steady import SideBySide, drift
 from powerband.load.target import Progress
 from powerband.records.metrics import Metrics
 from powerband.records.slo import Slo
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 from powerband.report.text import render_metrics
 
 
@@ -92,7 +92,7 @@ def end_progress() -> None:
 
 def probe_line(probe: Probe) -> str:
     low, high = probe.interval.low, probe.interval.high
-    share = f"{probe.attainment:.1%} of {probe.requests} good ({low:.1%} to {high:.1%})"
+    share = f"{percent(probe.attainment, 1)} of {probe.requests} good ({percent(low, 1)} to {percent(high, 1)})"
     return f"{probe.rate_per_s:>8.3g} requests/s   {share}   {probe.verdict}"
 
 
@@ -101,7 +101,7 @@ def capacity(found: Capacity, slo: Slo) -> str:
     if found.rate_per_s is None or found.interval is None:
         return "\n".join([*lines, f"no highest rate found: {found.reason}"]) + "\n"
     bounds = f"{found.interval.low:.3g} holds, {found.interval.high:.3g} misses"
-    answer = f"max_goodput_rate {found.rate_per_s:.3g} requests/s at attainment {slo.attainment:.0%} ({bounds})"
+    answer = f"max_goodput_rate {found.rate_per_s:.3g} requests/s at attainment {percent(slo.attainment)} ({bounds})"
     return "\n".join([*lines, f"{answer}; {found.reason}"]) + "\n"
 
 

@@ -14,7 +14,7 @@ from powerband.records.errors import RequestError
 from powerband.records.parallel import ParallelPlan, Split
 from powerband.records.run import Run
 from powerband.records.slo import parse_slo
-from powerband.records.units import format_duration, parse_duration
+from powerband.records.units import format_duration, parse_duration, percent
 from powerband.report.text import draw
 
 
@@ -141,8 +141,9 @@ def _screen(plan: ParallelPlan, config: EngineConfig) -> str:
         predicted, measured = one.predicted_interval, one.measured_interval
         lines.append(
             Text(
-                f"communication at TP {one.tensor}: predicted {one.predicted:.0%} [{predicted.low:.0%}, "
-                f"{predicted.high:.0%}], measured {one.measured:.0%} [{measured.low:.0%}, {measured.high:.0%}] "
+                f"communication at TP {one.tensor}: predicted {percent(one.predicted)} [{percent(predicted.low)}, "
+                f"{percent(predicted.high)}], measured {percent(one.measured)} "
+                f"[{percent(measured.low)}, {percent(measured.high)}] "
                 f"({one.source}): {one.verdict}"
             )
         )
@@ -175,9 +176,9 @@ def _row(split: Split) -> list[str]:
         f"{_time(figures.ttft_p50_s)},\n{_time(figures.ttft_p99_s)}",
         _time(figures.tpot_p50_s),
         f"{_time(figures.decode_step_s)}\nat {figures.batch:.0f}",
-        f"{share.run:.0%} [{share.interval.low:.0%}, {share.interval.high:.0%}]\n"
-        f"decode {share.decode:.0%}\nprompts {share.prefill:.0%}",
-        f"{split.wins:.0%}",
+        f"{percent(share.run)} [{percent(share.interval.low)}, {percent(share.interval.high)}]\n"
+        f"decode {percent(share.decode)}\nprompts {percent(share.prefill)}",
+        percent(split.wins),
     ]
 
 

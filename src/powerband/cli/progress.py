@@ -7,7 +7,7 @@ from powerband.load.target import Progress
 from powerband.measure import OnProgress
 from powerband.records.config import EngineConfig
 from powerband.records.run import Trial
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 
 class Narrator:
@@ -60,5 +60,5 @@ def _outcome(trial: Trial) -> str:
     if trial.measured is None or trial.status != "done":
         return f"{trial.status}: {trial.cause}"
     metrics = trial.measured
-    good = "" if metrics.attainment is None else f", {metrics.attainment:.0%} within the SLO"
+    good = "" if metrics.attainment is None else f", {percent(metrics.attainment)} within the SLO"
     return f"{metrics.output_tokens_per_s:.1f} output tokens/s, {metrics.completed}/{metrics.requests} done{good}"

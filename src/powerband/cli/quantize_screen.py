@@ -9,7 +9,7 @@ from rich.text import Text
 
 from powerband.cli.options import terminal
 from powerband.records.quantisation import CacheRow, Forecast, PlanRow, QuantCard, Support
-from powerband.records.units import format_bytes, format_duration
+from powerband.records.units import format_bytes, format_duration, percent
 from powerband.report.text import draw
 
 _WORDS = {"runs": "runs", "slow": "runs, slowly", "unknown": "not known", "refused": "cannot"}
@@ -144,7 +144,7 @@ def draw_card(card: QuantCard, out: str, support: Support) -> str:
     share = card.output_bytes / card.source_bytes if card.source_bytes else 0.0
     lines = [
         f"{card.method} with {card.tool}: {format_bytes(card.source_bytes)} -> {format_bytes(card.output_bytes)}"
-        f" ({share:.0%}) in {format_duration(card.seconds)}, {format_bytes(card.peak_memory_bytes)} of memory",
+        f" ({percent(share)}) in {format_duration(card.seconds)}, {format_bytes(card.peak_memory_bytes)} of memory",
         f"at {out}; what was done: quantisation.json",
     ]
     if card.tensors:

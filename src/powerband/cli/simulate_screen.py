@@ -5,7 +5,7 @@ from typing import Any
 from powerband.cli.simulate_answers import name_of
 from powerband.cli.simulate_space import to_be_gated
 from powerband.records.config import EngineConfig
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 from powerband.records.value import Missing
 
 _LONG_S = 10.0  # from here on a latency is written in seconds
@@ -42,11 +42,11 @@ def _place(found: list[Any], engine: str | None, knobs: dict[str, Any] | None) -
 
 
 def _summary(place: int, more: dict[str, Any], found: list[Any]) -> str:
-    """``max_num_seqs=64; 795 output tokens/s, attainment 100.0%, TTFT p50 35 ms, p99 52 ms``."""
+    """``max_num_seqs=64; 795 output tokens/s, attainment 100.0 %, TTFT p50 35 ms, p99 52 ms``."""
     one = found[place]
     metrics = one.metrics
     parts = [f"{_number(metrics.output_tokens_per_s)} output tokens/s"]
-    parts += [] if metrics.attainment is None else [f"attainment {metrics.attainment:.1%}"]
+    parts += [] if metrics.attainment is None else [f"attainment {percent(metrics.attainment, 1)}"]
     for name, seen in (("TTFT", metrics.ttft_s), ("TPOT", metrics.tpot_s)):
         if not isinstance(seen, Missing):
             parts.append(f"{name} p50 {format_duration(seen.p50)}, p99 {format_duration(seen.p99)}")
@@ -103,7 +103,7 @@ def _figure(name: str, one: Any) -> str:
 
     value, interval = figures_of(one.metrics)[name], one.intervals[name]
     if name == "attainment":
-        shown, low, high = (f"{figure:.1%}" for figure in (value, interval.low, interval.high))
+        shown, low, high = (percent(figure, 1) for figure in (value, interval.low, interval.high))
         return f"{name:<20} {shown:>11}   [{low}, {high}]"
     if name.endswith("_per_s"):
         unit, factor = "  ", 1.0

@@ -14,7 +14,7 @@ from powerband.plan import read_plan
 from powerband.records.config import EngineConfig, parse_settings
 from powerband.records.errors import RequestError
 from powerband.records.quality import QualityReport, QualityTask
-from powerband.records.units import format_duration, parse_duration
+from powerband.records.units import format_duration, parse_duration, percent
 from powerband.records.workload import Workload
 from powerband.report.page import render_document
 from powerband.report.quality import quality_document
@@ -94,7 +94,7 @@ class _Share:
         if now_s - self._told_s >= 10 and 0 < share < 1:
             self._told_s = now_s
             left_s = (now_s - self._began_s) * (1 - share) / share
-            self._narrator.say(f"quality        {share:.0%} asked, about {format_duration(left_s)} left")
+            self._narrator.say(f"quality        {percent(share)} asked, about {format_duration(left_s)} left")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from powerband.probes.cards import Card, read_cards
 from powerband.records.errors import EngineError
-from powerband.records.units import format_bytes
+from powerband.records.units import format_bytes, percent
 
 PATIENCE_S = 60.0  # a driver takes a moment to give back what a killed process held
 _LOOK_S = 0.5
@@ -40,6 +40,6 @@ def _held(card: Card, share: float) -> EngineError:
     who = "; ".join(lines) or "no process that can be seen from here"
     return EngineError(
         f"card {card.index} is not free: {format_bytes(card.free_bytes)} of {format_bytes(card.memory_bytes)}, and "
-        f"{share:.0%} is asked for; {who}",
+        f"{percent(share)} is asked for; {who}",
         hint="end what was left running, or ask for less with gpu_memory_utilization",
     )

@@ -14,6 +14,7 @@ from powerband.records.errors import RequestError
 from powerband.records.ladder import RungPlan
 from powerband.records.memory import MemoryLedger
 from powerband.records.run import Predicted, Run
+from powerband.records.units import percent
 from powerband.simulate.calibrate import fit_step_time
 from powerband.simulate.loop import simulate
 from powerband.simulate.predict import predict
@@ -84,7 +85,10 @@ class Oracle:
             if value > best * (1 if chosen is not plan.config else _WORTH):
                 best, chosen = value, config
         if chosen is plan.config:
-            why = f"no limit is predicted to bring {_WORTH - 1:.0%} more within the SLO ({now:,.0f} tokens/s predicted)"
+            why = (
+                f"no limit is predicted to bring {percent(_WORTH - 1)} more within the SLO "
+                f"({now:,.0f} tokens/s predicted)"
+            )
             return msgspec.structs.replace(plan, left_out=why)
         words = ", ".join(f"{name}={chosen.knobs[name]}" for name in plan.tunes if name in chosen.knobs)
         change = f"{words}: predicted {best:,.0f} output tokens/s against {now:,.0f}"

@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+from powerband.records.units import percent
 from powerband.records.value import Interval, Record
 
 _Z90 = 1.645
@@ -90,7 +91,7 @@ class CapacitySearch:
             if self._next < self._first / _WIDEST:
                 self._reason = "the promise is missed at every rate tried"
         elif self._misses / self._holds <= 1 + self._tolerance:
-            self._reason = f"the bracket is within {self._tolerance:.0%}"
+            self._reason = f"the bracket is within {percent(self._tolerance)}"
         else:
             self._next = math.sqrt(self._holds * self._misses)
 

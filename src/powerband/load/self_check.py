@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from powerband.records.columns import NEVER, Columns
 from powerband.records.metrics import distribution, summarise
 from powerband.records.run import ClientCheck
-from powerband.records.units import NS_PER_S, format_duration, ns_to_s
+from powerband.records.units import NS_PER_S, format_duration, ns_to_s, percent
 from powerband.records.value import Missing
 
 DELAY_FLOOR_S = 0.010  # a start this late at p99 is forgiven, whatever the latencies are
@@ -61,12 +61,12 @@ def check_client(columns: Columns, lags_s: Sequence[float], cpu_ratio: float, *,
     if not isinstance(lag, Missing) and lag.p99 > bound:
         problems.append(f"the event loop ran {format_duration(lag.p99)} late at p99")
     if cpu_ratio > CPU_LIMIT:
-        problems.append(f"the client used {cpu_ratio:.0%} of its core")
+        problems.append(f"the client used {percent(cpu_ratio)} of its core")
     if offered is not None and sent is not None and sent < SENT_SHARE * offered:
         problems.append(f"sent {sent:.4g} requests/s of {offered:.4g} offered")
     if columns.starved:
         problems.append(f"{columns.starved} requests found no free port or file in the client")
-    figures = f"starts at most {format_duration(_p99(delay))} late at p99, CPU {cpu_ratio:.0%} of a core"
+    figures = f"starts at most {format_duration(_p99(delay))} late at p99, CPU {percent(cpu_ratio)} of a core"
     return ClientCheck(
         verdict="limited" if problems else "ok",
         reason=f"{'; '.join(problems)} (bound {format_duration(bound)})" if problems else figures,

@@ -11,6 +11,7 @@ import numpy as np
 from powerband.load.target import Progress, StoppedBecause
 from powerband.records.metrics import tpot_s, ttft_s
 from powerband.records.request import RequestTrace
+from powerband.records.units import percent
 
 _T90 = 1.833  # Student's t, 9 degrees of freedom, 90 % two-sided
 _BATCHES = 10
@@ -60,7 +61,7 @@ class StopRules:
         widths = [relative_width(cells.means) for cells in (self._ttft_s, self._tpot_s) if cells.means]
         if not widths or self._stop.precision is None or max(widths) > self._stop.precision:
             return False
-        self.why = f"mean TTFT and TPOT within {max(widths):.1%} at 90 %"
+        self.why = f"mean TTFT and TPOT within {percent(max(widths), 1)} at 90 %"
         return True
 
 

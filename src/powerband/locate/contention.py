@@ -5,6 +5,7 @@ from statistics import fmean, median
 
 from powerband.records.run import Contention
 from powerband.records.sample import HostSample
+from powerband.records.units import percent
 from powerband.records.value import Missing, known
 
 # Measured with llama.cpp, 2 threads on 2 cores, one neighbour: 5 % of a core cost nothing, 10 % cost 4 % of the speed,
@@ -87,5 +88,5 @@ def _reason(
     instead = "" if threads is None or threads < cores else ", or leave them a core with fewer threads"
     return (
         f"{used}; {wants}, and it was short of {median(short):.2f} cores in the median, {worst:.2f} at worst, "
-        f"for {share:.0%} of the time: run again when the machine is idle{instead}"
+        f"for {percent(share)} of the time: run again when the machine is idle{instead}"
     )

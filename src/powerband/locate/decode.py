@@ -10,7 +10,7 @@ from powerband.locate.roofline import NEAR_FLOOR, decode_floor_s
 from powerband.locate.steps import StepCurve
 from powerband.locate.view import View
 from powerband.records.finding import Finding
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # Half of the step grows with the number of sequences: beyond it, more sequences bring less than they cost in TPOT.
 _GROWING = 0.5
@@ -32,7 +32,7 @@ def find_decode(view: View, time: RequestTime) -> list[Finding]:
     steps = view.steps
     if steps is None:
         why = "too few token gaps to time a decode step"
-        return [_undecided(share, f"decode takes {share:.0%} of the request time; {why}")]
+        return [_undecided(share, f"decode takes {percent(share)} of the request time; {why}")]
     if steps.has_slope and _wide(steps):
         return [_by_idle_card(view, time, steps) or _by_slope(steps, share)]
     return [_by_floor(view, time, steps)]
@@ -43,7 +43,9 @@ def _by_host(view: View, limit: HostLimit, share: float) -> Finding:
     return Finding(
         cause="scheduler_bound",
         share=share,
-        evidence=f"decode takes {share:.0%} of the request time, and {limit.seen}{card}: each step waits for the host",
+        evidence=(
+            f"decode takes {percent(share)} of the request time, and {limit.seen}{card}: each step waits for the host"
+        ),
         remedy="more cores for the engine (taskset, cpuset, container limit), faster ones, less host work a step",
         test="let the engine run on more cores: the time between tokens should fall",
         of="request_time",
@@ -60,7 +62,7 @@ def _shape(steps: StepCurve) -> str:
     low, high = steps.levels[0], steps.levels[-1]
     return (
         f"a decode step takes {format_duration(low[1])} for {low[0]} and {format_duration(high[1])} for {high[0]} "
-        f"sequences; at {steps.typical:.1f}, the usual number, {steps.growing_share:.0%} of it grows with them"
+        f"sequences; at {steps.typical:.1f}, the usual number, {percent(steps.growing_share)} of it grows with them"
     )
 
 
@@ -144,7 +146,7 @@ def _by_floor(view: View, time: RequestTime, steps: StepCurve) -> Finding:
     context = float(np.mean(lengths[view.streams.started])) if view.streams.started.any() else 0.0
     floor = decode_floor_s(view.model, view.device, sequences=steps.typical, context_tokens=context, ledger=view.ledger)
     pace = f"{format_duration(step_s)} a step at {steps.typical:.1f} sequences"
-    seen = f"decode takes {share:.0%} of the request time, {pace}"
+    seen = f"decode takes {percent(share)} of the request time, {pace}"
     if floor is None and (by_use := _by_use(view, time, seen)) is not None:
         return by_use
     if floor is None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from powerband.locate.activity import Activity
 from powerband.records.sample import DeviceSample
+from powerband.records.units import percent
 from powerband.records.value import Measured, Missing, known
 
 # A card that works less than this share of what the busiest does is not the engine's.
@@ -45,10 +46,10 @@ class DeviceUse:
         if self.power_w is not None and self.power_limit_w:
             words.append(f"{self.power_w:.0f} of {self.power_limit_w:.0f} W")
         if self.clock_ratio is not None:
-            words.append(f"clocks at {self.clock_ratio:.0%} of the highest")
+            words.append(f"clocks at {percent(self.clock_ratio)} of the highest")
         if self.pcie_bytes_per_s is not None:
             words.append(f"{self.pcie_bytes_per_s / 1e9:.2f} GB/s over PCIe")
-        held = [f"{why} in {share:.0%} of the readings" for why, share in self.throttle if share >= _OFTEN]
+        held = [f"{why} in {percent(share)} of the readings" for why, share in self.throttle if share >= _OFTEN]
         return ", ".join(words) + (f"; clocks held back: {', '.join(held)}" if held else "")
 
 
@@ -90,4 +91,4 @@ def _mean(rows: Sequence[DeviceSample], read: Callable[[DeviceSample], Measured]
 
 
 def _percent(share: float | None) -> str:
-    return "an unknown share" if share is None else f"{share:.0%}"
+    return "an unknown share" if share is None else percent(share)

@@ -19,6 +19,7 @@ from powerband.records.metrics import is_good
 from powerband.records.model import ModelSpec
 from powerband.records.run import ClientCheck, Contention, Run
 from powerband.records.slo import Slo
+from powerband.records.units import percent
 from powerband.records.value import Missing
 
 # The engine had nothing to do for most of the window: more speed would only make it wait more.
@@ -126,7 +127,7 @@ def collect(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
     ]
     unanswered = time.share(time.unanswered_s)
     if unanswered >= MIN_SHARE:
-        evidence = f"{unanswered:.0%} of the request time went to requests in service that never got a token"
+        evidence = f"{percent(unanswered)} of the request time went to requests in service that never got a token"
         findings.append(
             _undecided(
                 evidence, "see the engine's log, and give the run a later deadline", "one request alone", unanswered
@@ -144,7 +145,9 @@ def _idle(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
         Finding(
             cause="idle_no_work",
             share=share,
-            evidence=f"no request was in flight for {share:.0%} of the window ({in_flight:.2f} in flight on average)",
+            evidence=(
+                f"no request was in flight for {percent(share)} of the window ({in_flight:.2f} in flight on average)"
+            ),
             remedy="nothing to tune for this traffic: fewer or smaller cards, or more traffic on this one",
             test="double the arrival rate: throughput should double and latency stay",
         )

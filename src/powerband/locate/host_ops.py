@@ -8,7 +8,7 @@ from powerband.locate.activity import Flags, Floats
 from powerband.locate.gaps import union_ns
 from powerband.records.finding import Cause, Diagnosis, Finding, Share
 from powerband.records.timeline import HostOps, Spans
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # Operators by what they are for, looked for in this order in the name.
 _KINDS = {
@@ -86,18 +86,18 @@ def _finding(seen: HostOps, shares: dict[str, float], count: int) -> Finding:
     cause: Cause = "undecided"
     if shares[_BETWEEN] >= _HOST_SHARE:
         cause, share = "scheduler_bound", shares[_BETWEEN]
-        why = f"{share:.0%} of the time lies between operators, in Python and the framework ({each})"
+        why = f"{percent(share)} of the time lies between operators, in Python and the framework ({each})"
         remedy = "torch.compile, fewer and larger operators, a larger batch"
         test = "double the batch: time between operators stays as it is"
     elif products >= _PRODUCTS_SHARE:
         share = products
-        why = f"{share:.0%} of the time goes to matrix products and attention ({each})"
+        why = f"{percent(share)} of the time goes to matrix products and attention ({each})"
         why += "; whether memory or arithmetic limits them, operators do not show"
         remedy = "weights in fewer bits help either way; a larger batch helps where memory is the limit"
         test = "double the batch: a step that hardly grows was waiting for memory"
     else:
         share = between
-        why = f"{share:.0%} of the time goes to small operators and what lies between them ({each})"
+        why = f"{percent(share)} of the time goes to small operators and what lies between them ({each})"
         remedy = "torch.compile or fused operators"
         test = "the same step compiled"
     return Finding(cause=cause, share=min(share, 1.0), evidence=why, remedy=remedy, test=test)
@@ -108,7 +108,9 @@ def _notes(seen: HostOps, own: Floats, inside: Flags) -> list[str]:
     sums = np.bincount(names, weights=own[inside]) if names.size else np.zeros(0)
     most = [int(index) for index in np.argsort(-sums)[:5] if sums[index] > 0]
     total = max(float(own[inside].sum()), 1.0)
-    lines = [f"most of the operators' time: {', '.join(f'{seen.names[i][:40]} {sums[i] / total:.0%}' for i in most)}"]
+    lines = [
+        f"most of the operators' time: {', '.join(f'{seen.names[i][:40]} {percent(sums[i] / total)}' for i in most)}"
+    ]
     if seen.steps.size:
         median = float(np.median(seen.steps.end_ns - seen.steps.start_ns)) / 1e9
         lines.append(f"{seen.steps.size} steps, the median one {format_duration(median)}")

@@ -9,6 +9,7 @@ from powerband.locate.queueing import FREE_SEATS, SEATS_TAKEN
 from powerband.locate.service import LIMIT_KNOBS, read_stated
 from powerband.records.finding import Cause, Diagnosis, Finding, Share, Whole
 from powerband.records.run import Contention, Run
+from powerband.records.units import percent
 
 # As in diagnose: the engine had nothing to do for most of the window.
 _IDLE = 0.5
@@ -90,7 +91,7 @@ def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...], use: Devic
             _finding(
                 "idle_no_work",
                 shares["no work"],
-                f"no request was in the engine in {shares['no work']:.0%} of the readings",
+                f"no request was in the engine in {percent(shares['no work'])} of the readings",
                 "nothing to tune for this traffic: fewer or smaller cards, or more traffic on this one",
                 "double the arrival rate: throughput should double and latency stay",
             )
@@ -98,13 +99,16 @@ def _find(run: Run, counters: Counters, breakdown: tuple[Share, ...], use: Devic
     findings += _queue(run, counters, counters.running)
     busy = 1 - shares["no work"]
     if not findings and use is not None and use.busy_ratio is not None and use.busy_ratio < LAUNCHING * busy:
-        why = f"requests run {busy:.0%} of the time, while {use.seen}: the device waits for the host in between"
+        why = f"requests run {percent(busy)} of the time, while {use.seen}: the device waits for the host in between"
         test = "eager against graphs, or a profiler trace: the gaps between kernels"
         findings.append(
             _finding("launch_bound", busy - use.busy_ratio, why, "CUDA graphs, less host work a step", test)
         )
     if not findings:
-        why = f"busy {1 - shares['no work']:.0%} of the time with no queue; gauges do not show what a step is made of"
+        why = (
+            f"busy {percent(1 - shares['no work'])} of the time with no queue; gauges do not show "
+            f"what a step is made of"
+        )
         findings.append(_finding("undecided", 1 - shares["no work"], why, _PROBE, _PROBE))
     return findings
 

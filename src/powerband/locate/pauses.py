@@ -17,7 +17,7 @@ from powerband.locate.view import View
 from powerband.records.request import RequestTrace
 from powerband.records.run import Run
 from powerband.records.sample import DeviceSample, EngineSample, HostSample
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # Shorter ones change no verdict, and a busy host makes them; and a step may well be some times as long as another.
 _LEAST_S, _TIMES = 0.3, 5.0
@@ -143,6 +143,7 @@ def describe(pauses: Sequence[Pause], window_ns: int) -> str:
         each = f"{format_duration(float(seconds.min()))} to {each}"
     count = "1 pause" if len(pauses) == 1 else f"{len(pauses)} pauses"
     return (
-        f"{count} of {each} without a token for anybody ({share:.0%} of the window), where steps under as many prompt "
+        f"{count} of {each} without a token for anybody ({percent(share)} of the window), where steps "
+        f"under as many prompt "
         f"tokens take {format_duration(usual_s)}: so an engine compiles for a new shape, or stands still"
     )

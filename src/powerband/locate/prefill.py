@@ -11,7 +11,7 @@ from powerband.locate.request_time import RequestTime, host_each_s
 from powerband.locate.roofline import NEAR_FLOOR, decode_floor_s, prefill_floor_s
 from powerband.locate.view import View
 from powerband.records.finding import Finding
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # A prompt this many times the median is long: below it, waiting one's turn is ordinary sharing.
 _LONG = 4.0
@@ -137,10 +137,12 @@ def _prefix_cache(view: View, time: RequestTime) -> list[Finding]:
             cause="prefix_cache_miss",
             share=share,
             evidence=(
-                f"{repeated / total:.0%} of the prompt tokens repeat an earlier prefix, the engine reused "
+                f"{percent(repeated / total)} of the prompt tokens repeat an earlier prefix, the engine reused "
                 f"{cached:.0f} of these {repeated:.0f}"
             ),
-            remedy=f"turn prefix caching on, or route a prefix to the same replica; about {missed:.0%} less prefill",
+            remedy=(
+                f"turn prefix caching on, or route a prefix to the same replica; about {percent(missed)} less prefill"
+            ),
             test="send the workload with unique prefixes: with no cache at work nothing should change",
             of="request_time",
         )
@@ -169,7 +171,7 @@ def _host(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
     if share < MIN_SHARE:
         return []
     mean_s = time.host_s / max(time.requests, 1)
-    passed = f"{format_duration(mean_s)} of the mean request ({share:.0%}) pass before the engine computes it"
+    passed = f"{format_duration(mean_s)} of the mean request ({percent(share)}) pass before the engine computes it"
     if not time.from_gauges:
         return [
             Finding(
@@ -219,7 +221,7 @@ def _launching(view: View, parts: Parts, share: float) -> Finding | None:
     if arithmetic_s is None or weights_s is None or spent_s <= NEAR_FLOOR * (arithmetic_s + weights_s * prompts.size):
         return None
     floor_s = arithmetic_s + weights_s * prompts.size
-    seen = f"prefill takes {share:.0%} of the request time, {format_duration(spent_s)} in all"
+    seen = f"prefill takes {percent(share)} of the request time, {format_duration(spent_s)} in all"
     return Finding(
         cause="launch_bound",
         share=share,
@@ -235,13 +237,13 @@ def _launching(view: View, parts: Parts, share: float) -> Finding | None:
 
 def _compute(view: View, time: RequestTime, share: float) -> Finding:
     tokens = int(view.streams.input_tokens[view.streams.started].sum())
-    evidence = f"prefill takes {share:.0%} of the request time for {tokens} prompt tokens"
+    evidence = f"prefill takes {percent(share)} of the request time for {tokens} prompt tokens"
     busy_s = view.counters.prefill_s
     if busy_s:
         evidence += f", {tokens / busy_s:.0f} tokens/s while prefilling"
         floor = prefill_floor_s(view.model, view.device, tokens)
         if floor is not None:
-            evidence += f" ({floor / busy_s:.0%} of the device's peak arithmetic)"
+            evidence += f" ({percent(floor / busy_s)} of the device's peak arithmetic)"
     return Finding(
         cause="compute_bound",
         share=share,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from powerband.records.finding import Cause, Diagnosis, Finding, Proof, Status
+from powerband.records.units import percent
 from powerband.records.value import Interval, Missing
 
 _PART_ASKED, _LEAST_GAIN = 0.25, 1.05
@@ -105,7 +106,10 @@ def judge_sweep(cause: Cause, levels: Sequence[Level], interval: Interval | Miss
             status = "refuted"
         return status, said
     middle = (interval.low + interval.high) / 2
-    said = f"{middle:.0%} ({interval.low:.0%} to {interval.high:.0%}) of a step at {many.sequences} grows with them"
+    said = (
+        f"{percent(middle)} ({percent(interval.low)} to {percent(interval.high)}) of a step at "
+        f"{many.sequences} grows with them"
+    )
     said += f" ({shape})"
     if gain < _NO_GAIN and interval.high < _HALF:  # the step did not grow because nothing shared it
         return "suspected", f"requests were served one at a time, so a step of several was never seen ({shape})"

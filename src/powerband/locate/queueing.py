@@ -8,7 +8,7 @@ from powerband.locate.request_time import RequestTime
 from powerband.locate.service import BUDGET_KNOBS, STATIC_REFILL, read_stated
 from powerband.locate.view import View
 from powerband.records.finding import Cause, Finding
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # A tenth of the request time: below it, removing the queue cannot be told from noise of a few percent.
 MIN_SHARE = 0.1
@@ -64,7 +64,7 @@ def find_queueing(view: View, time: RequestTime) -> list[Finding]:
         return []
     mean_s = time.queue_s / max(time.requests, 1)
     source = "the engine's waiting gauge" if time.from_gauges else "order of service"
-    waits = f"the mean request waits {format_duration(mean_s)} in the queue ({share:.0%} of its time, {source})"
+    waits = f"the mean request waits {format_duration(mean_s)} in the queue ({percent(share)} of its time, {source})"
     remedy, test = _advice(view, wait)
     return [
         Finding(
@@ -81,11 +81,13 @@ def name_queue(view: View, use: SeatUse) -> Wait | None:
     if counters.preemptions is not None and counters.preemptions >= max(_PREEMPTIONS_PER_REQUEST * count, 1):
         return Wait("kv_pressure", f"{counters.preemptions:.0f} preemptions in {count} requests")
     if use.kv_while_waiting is not None and max(use.kv_while_waiting, use.kv_with_one_more or 0.0) >= _KV_FULL:
-        more = "" if use.kv_with_one_more is None else f", {use.kv_with_one_more:.0%} with one more sequence"
-        return Wait("kv_pressure", f"KV cache {use.kv_while_waiting:.0%} full while requests waited{more}")
+        more = "" if use.kv_with_one_more is None else f", {percent(use.kv_with_one_more)} with one more sequence"
+        return Wait("kv_pressure", f"KV cache {percent(use.kv_while_waiting)} full while requests waited{more}")
     free = use.free_while_waiting
     often_free = free is not None and free > FREE_SEATS
-    seats = f"seats were free in {free or 0:.0%} of the readings with a queue (limit {limit}, at most {served} ran)"
+    seats = (
+        f"seats were free in {percent(free or 0)} of the readings with a queue (limit {limit}, at most {served} ran)"
+    )
     roomless = Wait("kv_pressure", f"{seats}, so memory for another sequence was missing, not a seat")
     budget = read_stated(view.run, BUDGET_KNOBS) if often_free else None
     if budget is not None and (tokens := _step_tokens(view)) is not None and tokens >= _FULL_STEPS * budget[1]:
@@ -94,7 +96,7 @@ def name_queue(view: View, use: SeatUse) -> Wait | None:
     if often_free and use.kv_while_waiting is not None and use.kv_while_waiting >= _KV_ROOM:
         return roomless
     if use.refilled is not None and use.refilled < STATIC_REFILL:
-        refilled = f"only {use.refilled:.0%} of the seats freed while requests waited were taken"
+        refilled = f"only {percent(use.refilled)} of the seats freed while requests waited were taken"
         return Wait("static_batching", f"{refilled} before the whole batch ended")
     if served == 1 and view.service.stated_limit in (None, 1):
         slope = turnaround_slope(view)

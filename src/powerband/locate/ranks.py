@@ -11,6 +11,7 @@ from powerband.records.finding import Diagnosis
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.timeline import Timeline
+from powerband.records.units import percent
 
 # Ranks whose communication differs by less of the window wait for nobody in particular.
 _UNEVEN = 0.05
@@ -34,13 +35,15 @@ def diagnose_ranks(
     if not any(exposed):
         said = f"no rank communicates: shown is {name} alone"
     elif spread < _UNEVEN:
-        said = f"the ranks communicate alike (within {spread:.1%} of the window): shown is {name}"
+        said = f"the ranks communicate alike (within {percent(spread, 1)} of the window): shown is {name}"
     else:
         said = (
-            f"the others wait for {name}: communication takes up to {max(exposed):.1%} of theirs and is mostly waiting"
+            f"the others wait for {name}: communication takes up to {percent(max(exposed), 1)} of "
+            f"theirs and is mostly waiting"
         )
     lines = [
-        f"{timeline.source}: busy {part.busy_ns / max(part.window_ns, 1):.1%}, exposed communication {share:.1%}"
+        f"{timeline.source}: busy {percent(part.busy_ns / max(part.window_ns, 1), 1)}, exposed "
+        f"communication {percent(share, 1)}"
         for timeline, part, share in zip(timelines, parts, exposed, strict=True)
     ]
     sources = tuple(f"trace {timeline.source}" for timeline in timelines)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from powerband.locate.log_lines import read_log_lines
 from powerband.records.facts import Facts, Pair
 from powerband.records.finding import Cause, Diagnosis, Finding, Status
+from powerband.records.units import percent
 
 # Differences below this are noise of most benchmarks.
 _NOISE = 0.05
@@ -133,7 +134,7 @@ def _launches(facts: Facts) -> Finding | None:
     return _finding(
         "launch_bound",
         min(share, 1.0),
-        f"launching takes {share:.0%} of a step",
+        f"launching takes {percent(share)} of a step",
         "CUDA graphs, fused kernels",
         "eager against graphs",
     )
@@ -171,13 +172,16 @@ def _host(facts: Facts) -> Finding | None:
         )
     if (waits and (facts.sequences or 0) >= _MANY_SEQUENCES) or (full and waits):
         busy = facts.gpu_busy_ratio or 0.0
-        why = f"the card works {busy:.0%} of the time with {facts.sequences} sequences at hand: the host is late"
+        why = f"the card works {percent(busy)} of the time with {facts.sequences} sequences at hand: the host is late"
         return _finding(
             "scheduler_bound", 1 - busy, why, "less host work a step, overlapped scheduling", "a host profile"
         )
     if waits and facts.sequences is not None:
         busy = facts.gpu_busy_ratio or 0.0
-        why = f"the card works {busy:.0%} of the time with {facts.sequences} sequences: too little work for each launch"
+        why = (
+            f"the card works {percent(busy)} of the time with {facts.sequences} sequences: too little "
+            f"work for each launch"
+        )
         return _finding("launch_bound", 1 - busy, why, "CUDA graphs, larger batches", "eager against graphs")
     return None
 
@@ -206,7 +210,9 @@ def _prefix(facts: Facts) -> Finding | None:
         return None
     if (facts.shared_prefix_tokens or 0) < _LARGE_PREFIX:
         return None
-    why = f"prompts share {facts.shared_prefix_tokens} tokens and {facts.prefix_hit_ratio:.0%} of them hit the cache"
+    why = (
+        f"prompts share {facts.shared_prefix_tokens} tokens and {percent(facts.prefix_hit_ratio)} of them hit the cache"
+    )
     share = 1 - facts.prefix_hit_ratio
     return _finding("prefix_cache_miss", share, why, "room for the prefixes, routing by prefix", "one session alone")
 

@@ -11,7 +11,7 @@ from powerband.records.finding import Cause, Diagnosis, Finding
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.timeline import KERNEL, Timeline
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # From here on the device is the limit: what is left of the gaps would bring less than a quarter more.
 _BUSY = 0.8
@@ -78,7 +78,7 @@ def _gap_findings(timeline: Timeline, busy: Busy, gaps: Gaps) -> list[Finding]:
 def _gap_finding(timeline: Timeline, busy: Busy, gaps: Gaps, name: str, share: float) -> Finding:
     seconds = gaps.parts[name]
     count, total = int(np.count_nonzero(seconds)), float(seconds.sum())
-    idle = f"the device idles {format_duration(total / 1e9)} in {count} gaps ({share:.1%} of the window)"
+    idle = f"the device idles {format_duration(total / 1e9)} in {count} gaps ({percent(share, 1)} of the window)"
     idle += f", the longest {format_duration(float(seconds.max()) / 1e9)}"
     faster = busy.window_ns / max(busy.window_ns - total, busy.busy_ns, 1)
     gain = f"without these gaps the window is {faster:.2g}x shorter"
@@ -121,7 +121,7 @@ def _launch(timeline: Timeline, gaps: Gaps, idle: str, gain: str, share: float) 
     evidence = f"{idle} waiting for the host to launch ({launches} launches, {each:.1f} kernels each)"
     of_prompts = in_prompts_ns(timeline, gaps.start_ns, seconds) / max(float(seconds.sum()), 1.0)
     if 0 < of_prompts < 1:
-        evidence += f"; {of_prompts:.0%} of that lies in steps with prompts"
+        evidence += f"; {percent(of_prompts)} of that lies in steps with prompts"
     if between_steps:
         remedy = f"less host work between steps: overlap scheduling with the step, fewer syncs, a faster host; {gain}"
         test = "time the host's code between two steps alone; or a larger batch, which leaves these gaps as they are"
@@ -156,8 +156,9 @@ def _exposed(busy: Busy) -> list[Finding]:
             _finding(
                 "communication_bound",
                 spoken,
-                f"communication that no kernel hides takes {spoken:.1%} of the window ({size} the {_COMMUNICATION:.0%} "
-                f"at which it counts as the limit); {busy.communication_ns / whole:.1%} in all",
+                f"communication that no kernel hides takes {percent(spoken, 1)} of the window ({size} "
+                f"the {percent(_COMMUNICATION)} "
+                f"at which it counts as the limit); {percent(busy.communication_ns / whole, 1)} in all",
                 "less tensor parallelism and more replicas, a faster link, communication overlapped with kernels",
                 "the same model on one card fewer, or TP 1 where it fits",
             )
@@ -167,7 +168,7 @@ def _exposed(busy: Busy) -> list[Finding]:
             _finding(
                 "transfer_bound",
                 moved,
-                f"copies that no kernel hides take {moved:.1%} of the window",
+                f"copies that no kernel hides take {percent(moved, 1)} of the window",
                 "keep data on the device, pinned memory and asynchronous copies",
                 "the same step with inputs already on the device",
             )
@@ -177,7 +178,7 @@ def _exposed(busy: Busy) -> list[Finding]:
 
 def _kernels(timeline: Timeline, share: float, model: ModelSpec | None, device: DeviceSpec | None) -> Finding:
     """The device computes: bandwidth or arithmetic, as far as a trace can tell."""
-    top = f"kernels take {share:.1%} of the window; {_top_kernels(timeline)}"
+    top = f"kernels take {percent(share, 1)} of the window; {_top_kernels(timeline)}"
     sequences = decode_sequences(timeline)
     steps = None if sequences is None else read_steps(timeline, decode_names(timeline))
     floor = decode_floor_s(model, device, sequences=sequences or 1)
@@ -233,7 +234,7 @@ def _top_kernels(timeline: Timeline) -> str:
     for index in np.argsort(-sums)[:2].tolist():
         by_name[index] = int(sums[index])
     listed = ", ".join(
-        f"{timeline.name_of(index)[:48]} {sum_ns / total:.0%}" for index, sum_ns in by_name.most_common() if sum_ns
+        f"{timeline.name_of(index)[:48]} {percent(sum_ns / total)}" for index, sum_ns in by_name.most_common() if sum_ns
     )
     return f"most in {listed}" if listed else "no kernel ran"
 
@@ -256,7 +257,8 @@ def _notes(timeline: Timeline, busy: Busy, gaps: Gaps) -> tuple[str, ...]:
         f"device {timeline.device}; {gaps.size} gaps; busy is the union over streams",
     ]
     if busy.copy_ns:
-        lines.append(f"copies {busy.copy_ns / whole:.2%} of the window, exposed {busy.exposed_copy_ns / whole:.2%}")
+        copied, seen = percent(busy.copy_ns / whole, 2), percent(busy.exposed_copy_ns / whole, 2)
+        lines.append(f"copies {copied} of the window, exposed {seen}")
     return tuple(lines)
 
 

@@ -11,7 +11,7 @@ from powerband.locate.roofline import decode_floor_s
 from powerband.records.hardware import DeviceSpec
 from powerband.records.model import ModelSpec
 from powerband.records.timeline import Timeline
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 
 # How engines name a step: vLLM (context_0(0)_generation_8(8)), SGLang (step[DECODE bs=8]).
 _DECODE = re.compile(r"generation_([1-9]\d*)|decode[^0-9]{0,4}bs=(\d+)", re.IGNORECASE)
@@ -103,4 +103,4 @@ def describe_steps(steps: TraceSteps, sequences: int, model: ModelSpec | None, d
     said += (
         f"; reading the weights takes {format_duration(floor)} on {device.name}: {steps.step_s / floor:.1f}x the floor"
     )
-    return f"{said}, MBU {used:.0%} while busy (KV not counted)"
+    return f"{said}, MBU {percent(used)} while busy (KV not counted)"

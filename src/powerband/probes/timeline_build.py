@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from powerband.probes.trace_columns import Columns
 from powerband.records.timeline import Ints, Spans, Timeline
+from powerband.records.units import percent
 
 # Device and host clocks are aligned by the profiler to some microseconds.
 _CLOCK_SLACK_NS = 1_000_000
@@ -84,10 +85,12 @@ def check_launches(start: Ints, calls: Spans, launch: Ints) -> tuple[Ints, list[
     if known.any():
         early = float((start[known] < calls.start_ns[launch[known]] - _CLOCK_SLACK_NS).mean())
         if early > _MAX_EARLY:
-            doubts.append(f"{early:.0%} of the device work starts before its launch: two clocks; launches are not used")
+            doubts.append(
+                f"{percent(early)} of the device work starts before its launch: two clocks; launches are not used"
+            )
             return np.full_like(launch, -1), doubts
     if (share := float((~known).mean())) > _MAX_EARLY:
-        doubts.append(f"{share:.0%} of the device work has no launch in the trace")
+        doubts.append(f"{percent(share)} of the device work has no launch in the trace")
     return launch, doubts
 
 

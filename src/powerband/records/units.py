@@ -74,6 +74,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs" if size else "0 s"
 
 
+def percent(share: float, digits: int = 0, *, sign: bool = False) -> str:
+    """``59 %`` of 0.59; with ``sign`` also where it is above 0."""
+    return f"{100 * share:{'+' if sign else ''}.{digits}f} %"
+
+
 def format_bytes(count: float) -> str:
     """GiB, MiB or KiB; the engines' own unit, whatever they print beside it."""
     size = abs(count)

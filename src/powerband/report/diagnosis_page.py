@@ -68,14 +68,14 @@ def _window(window_s: float, strip: Strip) -> Section:
 def _areas(window_s: float, strip: Strip, swatches: Mapping[str, str]) -> Svg:
     """Parts stacked on each other, one path each."""
     x = linear_axis(0.0, window_s, "time, from the first piece of work", duration_label)
-    y = linear_axis(0.0, 1.0, "share of time", lambda share: f"{share:.0%}")
+    y = linear_axis(0.0, 1.0, "share of time", lambda share: percent(share, 0))
     below = [0.0] * max((len(shares) for shares in strip.values()), default=0)
     marks = []
     for name, shares in strip.items():
         above = [low + share for low, share in zip(below, shares, strict=True)]
         marks.append(element("path", d=_steps(x, window_s, below, above), class_=f"bar area {swatches[name]}"))
         below = above
-    said = ", ".join(f"{name} {sum(shares) / max(len(shares), 1):.1%}" for name, shares in strip.items())
+    said = ", ".join(f"{name} {percent(sum(shares) / max(len(shares), 1))}" for name, shares in strip.items())
     return plot("What the device did over time", said, x, y, _HEIGHT, [stretched(_HEIGHT, *marks)])
 
 

@@ -5,6 +5,7 @@ import math
 import re
 import unicodedata
 
+from powerband.records import units
 from powerband.records.config import EngineConfig, Value
 from powerband.records.metrics import Distribution, Metrics
 from powerband.records.slo import Slo
@@ -76,8 +77,8 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{decimals}f}" if decimals > 0 else f"{value:,.0f}"
 
 
-def percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
+def percent(share: float, digits: int = 1) -> str:
+    return units.percent(share, digits)
 
 
 def percents(shares: list[float]) -> list[str]:

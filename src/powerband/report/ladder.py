@@ -26,6 +26,7 @@ from powerband.report.format import (
     config_text,
     number_interval,
     one_line,
+    percent,
     ratio,
     significant,
     slo_text,
@@ -293,7 +294,7 @@ def _ratio(value: Measured, base: Measured) -> float | None:
 
 def share_cell(value: Measured | None) -> Cell:
     number = known(value)
-    return NONE if number is None else Cell(f"{number * 100:.0f} %")
+    return NONE if number is None else Cell(percent(number, 0))
 
 
 def _bytes(value: Measured) -> Cell:

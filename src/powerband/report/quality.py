@@ -6,7 +6,7 @@ from rich.text import Text as RichText
 from powerband.records.quality import QualityMetric, QualityReport
 from powerband.records.value import Missing
 from powerband.report.document import Block, Bullets, Cell, Code, Column, Document, Headline, Section, Table, Text, Tone
-from powerband.report.format import clean, one_line, significant
+from powerband.report.format import clean, one_line, percent, significant
 from powerband.report.text import draw, rich_table
 from powerband.report.width import PIPE_WIDTH
 
@@ -109,7 +109,7 @@ def _worst(report: QualityReport) -> tuple[Block, ...]:
 def _figures(divergence: float | None, agreement: float | None) -> str:
     if divergence is None or agreement is None:
         return ""
-    return f"divergence {significant(divergence)}, same first choice {agreement:.0%}"
+    return f"divergence {significant(divergence)}, same first choice {percent(agreement, 0)}"
 
 
 def _pair(report: QualityReport) -> tuple[Block, ...]:

@@ -7,6 +7,7 @@ import msgspec
 from powerband.records.objective import TIE
 from powerband.records.parallel import Split
 from powerband.records.rounds import Objective
+from powerband.records.units import percent
 from powerband.records.value import Record
 from powerband.simulate.communication import LIMIT, interval_of
 
@@ -62,7 +63,7 @@ def _reasons(best: Tried, tried: Sequence[Tried], fitting: Sequence[Tried], obje
     said = [_against(best, other, objective) for other in fitting if other is not best]
     said += [f"{one.split.name} does not fit: {one.split.shortage}" for one in tried if one.split.figures is None]
     if best.communication > LIMIT:
-        said.insert(0, f"{best.communication:.0%} of its time is communication, and no split with less TP serves")
+        said.insert(0, f"{percent(best.communication)} of its time is communication, and no split with less TP serves")
     if best.split.holds is False:
         said.insert(0, "no split keeps the promise; this one comes closest")
     return said or ["it is the only split"]
@@ -71,9 +72,9 @@ def _reasons(best: Tried, tried: Sequence[Tried], fitting: Sequence[Tried], obje
 def _against(best: Tried, other: Tried, objective: Objective) -> str:
     """One comparison: the ratio of the objective with its interval, and the communication that explains it."""
     name, unit = other.split.name, _UNITS[objective]
-    shared = f"{name} spends {other.communication:.0%} of its time in all-reduces"
+    shared = f"{name} spends {percent(other.communication)} of its time in all-reduces"
     if other.communication > LIMIT:
-        shared += f", above {LIMIT:.0%}"
+        shared += f", above {percent(LIMIT)}"
     if other.split.holds is False and best.split.holds:
         return f"{name} does not keep the promise"
     if other.expected <= 0 or best.expected <= 0:

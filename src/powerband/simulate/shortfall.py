@@ -2,7 +2,7 @@
 
 from powerband.records.metrics import Metrics
 from powerband.records.slo import Slo
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 from powerband.records.value import Missing
 from powerband.records.workload import Workload
 from powerband.simulate.step_time import FACTORS, REQUEST, StepTime
@@ -47,7 +47,8 @@ def explain_shortfall(step: StepTime, workload: Workload, slo: Slo, metrics: Met
     impossible = [text for text in missed if text]
     if impossible:
         return "; ".join(impossible)
-    return f"attainment is {metrics.attainment:.1%} against {slo.attainment:.1%}; {_loaded(slo, metrics)}"
+    found = f"attainment is {percent(metrics.attainment, 1)} against {percent(slo.attainment, 1)}"
+    return f"{found}; {_loaded(slo, metrics)}"
 
 
 def _impossible(step: StepTime, name: str, parts: tuple[float, ...], threshold: float) -> str | None:
@@ -58,7 +59,7 @@ def _impossible(step: StepTime, name: str, parts: tuple[float, ...], threshold: 
     largest = max(range(len(costs)), key=costs.__getitem__)
     return (
         f"{name} of {format_duration(threshold)} cannot be kept at any load: a mean request alone takes "
-        f"{format_duration(alone)}, {alone / threshold:.2g} times that; {costs[largest] / alone:.0%} of it is "
+        f"{format_duration(alone)}, {alone / threshold:.2g} times that; {percent(costs[largest] / alone)} of it is "
         f"{_LIMITS[FACTORS[largest]]}"
     )
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from powerband.records.config import EngineConfig
 from powerband.records.rounds import Goal, Objective
+from powerband.records.units import percent
 
 Array = NDArray[np.float64]
 Appraise = Callable[[EngineConfig, Array], Array]  # what values of the objective are worth in this config
@@ -45,7 +46,7 @@ def appraisal(goal: Goal, cards_of: CardsOf, *, attainment: float) -> Appraise:
 
 def format_value(value: float, objective: Objective) -> str:
     """Three significant digits with the unit."""
-    shown = f"{value:.1%}" if objective == "attainment" else f"{value:.3g}"
+    shown = percent(value, 1) if objective == "attainment" else f"{value:.3g}"
     return f"{shown} {UNIT[objective]}"
 
 
@@ -54,4 +55,4 @@ def format_gain(value: float, reference: float) -> str:
     if reference <= 0:
         return "from nothing" if value > 0 else "no change"
     ratio = value / reference
-    return f"{ratio:.2g} times" if ratio >= 2 else f"{ratio - 1:+.1%}"
+    return f"{ratio:.2g} times" if ratio >= 2 else percent(ratio - 1, 1, sign=True)

@@ -6,6 +6,7 @@ from powerband.records.config import EngineConfig, Value
 from powerband.records.finding import Cause
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted
+from powerband.records.units import percent
 from powerband.records.workload import Workload
 from powerband.tune.objective import format_gain, format_value
 
@@ -24,7 +25,8 @@ def describe_effect(predicted: Predicted, objective: Objective, now: float) -> s
     """The predicted figure, its interval, and how it stands to what is measured now."""
     low, high = predicted.interval.low, predicted.interval.high
     return (
-        f"{format_value(predicted.objective, objective)} ({low:.3g} to {high:.3g}, {predicted.interval.level:.0%}), "
+        f"{format_value(predicted.objective, objective)} ({low:.3g} to {high:.3g}, "
+        f"{percent(predicted.interval.level)}), "
         f"{format_gain(predicted.objective, now)} against {now:.3g}"
     )
 

@@ -11,6 +11,7 @@ from powerband.records.objective import TIE, is_better, objective_value
 from powerband.records.rounds import Objective
 from powerband.records.run import Predicted, Trial
 from powerband.records.slo import Slo
+from powerband.records.units import percent
 from powerband.records.value import Record
 from powerband.tune.failures import survival
 from powerband.tune.improvement import expected_improvement
@@ -136,8 +137,8 @@ class Search:
         worth = gain / max(best, float(outlook.values.mean(axis=1).max()) * NOTHING, 1e-12)
         if worth.max() < self._minimum_gain:
             return (
-                f"no untried config is expected to gain {self._minimum_gain:.0%}: "
-                f"the most promising of {len(open_)} promises {worth.max():.1%}"
+                f"no untried config is expected to gain {percent(self._minimum_gain)}: "
+                f"the most promising of {len(open_)} promises {percent(worth.max(), 1)}"
             )
         score = (gain / costs).tolist()
         place = self._choose(open_, score)

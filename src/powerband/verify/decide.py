@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from powerband.records.slo import Slo
+from powerband.records.units import percent
 from powerband.records.value import Missing
 from powerband.records.verdict import Compared, QualityResult
 
@@ -82,8 +83,8 @@ def _by_objective(
     if objective.verdict == "same":
         return _by_latency(seen, rows, minimum_effect)
     if objective.interval is not None and objective.interval.high < 1 + minimum_effect:
-        return "revert", f"{seen}: at best less than the {minimum_effect:.0%} that a change must bring"
-    why = "no noise floor" if floor is None else f"equal configs differ by {floor:.1%} with as many repeats"
+        return "revert", f"{seen}: at best less than the {percent(minimum_effect)} that a change must bring"
+    why = "no noise floor" if floor is None else f"equal configs differ by {percent(floor, 1)} with as many repeats"
     return "undecided", f"{seen}: the interval holds both a gain and none ({why}); more repeats would tell"
 
 
@@ -99,7 +100,7 @@ def _by_latency(seen: str, rows: Sequence[Compared], minimum_effect: float) -> t
         return "keep", f"{seen}, the same; {describe(e2e)}: better beyond noise"
     if worse:
         return "revert", f"{seen}, the same; {describe(worse[0])}: worse beyond noise"
-    return "revert", f"{seen}: no gain of {minimum_effect:.0%} or more"
+    return "revert", f"{seen}: no gain of {percent(minimum_effect)} or more"
 
 
 def describe(row: Compared) -> str:

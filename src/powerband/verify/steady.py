@@ -7,6 +7,7 @@ import numpy as np
 
 from powerband.records.metrics import ttft_s
 from powerband.records.run import Run
+from powerband.records.units import percent
 from powerband.verify.student import t_quantile
 from powerband.verify.values import Floats
 
@@ -75,7 +76,7 @@ def assess(run: Run) -> Steadiness:
     rise, real = drift
     settled = not (real and abs(rise) >= _MIN_DRIFT)
     direction = "rises" if rise > 0 else "falls"
-    return Steadiness(settled, f"the time to first token {direction} by {abs(rise):.0%} over the run")
+    return Steadiness(settled, f"the time to first token {direction} by {percent(abs(rise))} over the run")
 
 
 def describe_drift(before: Sequence[Run], after: Sequence[Run]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def test_returns_once_the_memory_is_back() -> None:
 def test_a_leftover_process_is_named() -> None:
     leftover = Holder(pid=4242, name="VLLM::EngineCore", bytes=130 * GIB)
     with pytest.raises(
-        EngineError, match=r"card 0 is not free: 10\.00 GiB of 140\.00 GiB, and 92% is asked for"
+        EngineError, match=r"card 0 is not free: 10\.00 GiB of 140\.00 GiB, and 92 % is asked for"
     ) as raised:
         wait_until_free(0.92, 1, patience_s=0.0, read=lambda _: (card(10.0, leftover),))
     assert "pid 4242 (VLLM::EngineCore) holds 130.00 GiB" in raised.value.message

@@ -60,7 +60,7 @@ def test_a_lagging_loop_is_limited() -> None:
 def test_a_full_core_is_limited() -> None:
     check = check_client(Columns(trace(n) for n in range(100)), LAGS, 0.95, open_loop=False)
     assert check.verdict == "limited"
-    assert "95% of its core" in check.reason
+    assert "95 % of its core" in check.reason
     assert check.offered_per_s is None
 
 

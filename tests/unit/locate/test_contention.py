@@ -52,7 +52,7 @@ def test_a_brief_spike_is_tolerated_and_told() -> None:
 def test_an_episode_of_a_third_of_the_run_is_not_brief() -> None:
     result = assess_contention([reading(1.0)] * 4 + [reading(0.0)] * 8, 2)
     assert result.contended
-    assert "33%" in result.reason
+    assert "33 %" in result.reason
 
 
 def test_steal_counts_as_taken() -> None:

@@ -140,7 +140,7 @@ def test_means_by_hand() -> None:
     assert use.clock_ratio == pytest.approx(2 / 3)
     assert use.throttle == (("software power cap", 0.5),)
     assert "300 of 700 W" in use.seen
-    assert "clocks held back: software power cap in 50% of the readings" in use.seen
+    assert "clocks held back: software power cap in 50 % of the readings" in use.seen
 
 
 def test_two_readings_say_nothing() -> None:

@@ -29,14 +29,14 @@ def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for() -> No
     assert found.verdict == "compute_bound"  # and not the 60 % communication of the rank that waits
     assert found.sources == ("trace rank0", "trace rank1")
     assert (
-        found.notes[0] == "the others wait for rank1: communication takes up to 60.0% of theirs and is mostly waiting"
+        found.notes[0] == "the others wait for rank1: communication takes up to 60.0 % of theirs and is mostly waiting"
     )
-    assert "rank0: busy 100.0%, exposed communication 60.0%" in found.notes
+    assert "rank0: busy 100.0 %, exposed communication 60.0 %" in found.notes
     assert {part.name: part.share for part in found.breakdown}["exposed communication"] == pytest.approx(0.05)
 
 
 def test_ranks_that_are_alike_and_a_rank_alone_are_said_to_be() -> None:
-    assert diagnose_ranks([FAST, FAST])[1].notes[0].startswith("the ranks communicate alike (within 0.0%")
+    assert diagnose_ranks([FAST, FAST])[1].notes[0].startswith("the ranks communicate alike (within 0.0 %")
     assert diagnose_ranks([FAST, FAST])[1].verdict == "communication_bound"
     silent = rank("a", (0, 10, KERNEL))
     assert diagnose_ranks([silent, silent])[1].notes[0] == "no rank communicates: shown is a alone"

@@ -58,7 +58,7 @@ def test_the_window_splits_into_kinds_that_sum_to_it(tmp_path: Path) -> None:
     assert parts == {"matrix products": 120, "other operators": 20, "between operators": 60}
     assert sum(part.seconds for part in found.breakdown) == pytest.approx(found.window_s)
     assert found.verdict == "undecided"
-    assert "60% of the time goes to matrix products" in found.reason
+    assert "60 % of the time goes to matrix products" in found.reason
     assert found.gpu_busy_ratio is None
 
 

@@ -53,7 +53,7 @@ def test_work_and_launches_are_read_in_ns_from_the_first_work(tmp_path: Path) ->
     assert timeline.work_kind.tolist() == [KERNEL, COMMUNICATION, COPY]
     assert timeline.work_launch.tolist() == [0, 1, -1]
     assert timeline.calls.start_ns.tolist() == [-10_000, 30_000]
-    assert any("33% of the device work has no launch" in note for note in timeline.notes)
+    assert any("33 % of the device work has no launch" in note for note in timeline.notes)
 
 
 def test_a_bare_list_gzip_and_other_key_orders_read_alike(tmp_path: Path) -> None:

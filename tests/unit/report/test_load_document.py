@@ -61,11 +61,11 @@ def test_the_answer_is_the_share_of_all_requests_sent() -> None:
 
 
 def test_a_limited_client_is_the_first_thing_said() -> None:
-    check = ClientCheck(verdict="limited", reason="the client used 99% of its core", schedule_delay_s=UNSEEN,
+    check = ClientCheck(verdict="limited", reason="the client used 99 % of its core", schedule_delay_s=UNSEEN,
                         loop_lag_s=UNSEEN, cpu_ratio=0.99)  # fmt: skip
     found = load_document(run(client=check), columns(), parse_slo("ttft=500ms"), [])
     assert found.headline.answer.startswith("Client-limited")
-    assert found.headline.details[0] == "the client used 99% of its core"
+    assert found.headline.details[0] == "the client used 99 % of its core"
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

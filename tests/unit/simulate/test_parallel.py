@@ -96,7 +96,7 @@ def test_a_slow_link_turns_the_choice_to_replicas(tmp_path: Path) -> None:
     found = plan(question(model, slow, 4, closed(16, 48)))
     assert figures(found, 4).communication.run > 0.3
     assert found.chosen in ("TP 1 x DP 4", "TP 2 x DP 2")
-    assert "above 30%" in found.reason
+    assert "above 30 %" in found.reason
     assert "PCIe" in found.link
 
 
@@ -121,7 +121,7 @@ def test_a_published_case_where_tp_2_was_slower(tmp_path: Path) -> None:
     found = confirm(predicted, measured, {2: (share, Interval(low=0.5, high=0.6))}, "nsys")
     assert found.verdicts[0].verdict == "refuted"
     assert found.chosen == "TP 1 x DP 2"
-    assert "above 30%" in found.reason
+    assert "above 30 %" in found.reason
 
 
 def test_what_does_not_fit_on_one_card_is_split(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LIMITS = Limits(slots=1, batch_tokens=1000)
     [
         ({"token_s": 0.01}, Slo(ttft_s=0.5), "TTFT of 500 ms cannot be kept at any load"),
         ({"token_s": 0.01}, Slo(ttft_s=0.5), "arithmetic: more FLOP/s"),
-        ({"weight_s": 1.0}, Slo(tpot_s=0.5), "2 times that; 100% of it is reading the weights"),
+        ({"weight_s": 1.0}, Slo(tpot_s=0.5), "2 times that; 100 % of it is reading the weights"),
         ({"overhead_s": 1.0}, Slo(tpot_s=0.5), "launches and host work"),
         ({"context_token_s": 0.01}, Slo(tpot_s=0.5), "reading the KV cache"),
         ({"pair_s": 0.01}, Slo(ttft_s=0.5), "attention over the prompt"),
@@ -47,7 +47,7 @@ def test_a_queue_is_no_impossibility(config: EngineConfig, step_of: Callable[...
     metrics = simulate(config, WORKLOAD, step, LIMITS).metrics(slo)
     found = explain_shortfall(step, WORKLOAD, slo, metrics)
     assert found is not None
-    assert found.startswith("attainment is 25.0% against 95.0%; TTFT p90 ")
+    assert found.startswith("attainment is 25.0 % against 95.0 %; TTFT p90 ")
 
 
 def test_a_kept_promise_needs_no_words(config: EngineConfig, step_of: Callable[..., StepTime]) -> None:

@@ -68,7 +68,7 @@ def test_the_trial_goes_to_the_engine_that_gains_most_a_second(contest: Contest,
 def test_what_is_not_worth_it_beside_another_engine_is_not_tried(contest: Contest, trial_of: TrialOf) -> None:
     contest.tell(trial_of(config("large", 2), 4.0, n=3))
     assert contest.ask() is None  # the small one's 3 would triple its own 1, and cannot beat 4
-    assert "small: no untried config is expected to gain 1%" in contest.stopped_because
+    assert "small: no untried config is expected to gain 1 %" in contest.stopped_because
 
 
 def test_engines_share_the_budget(contest: Contest, trial_of: TrialOf) -> None:

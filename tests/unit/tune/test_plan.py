@@ -27,7 +27,7 @@ def test_a_change_in_words(naive: EngineConfig) -> None:
 
 def test_an_effect_and_the_traffic_it_holds_for_in_words(predicted_of: Callable[..., Predicted]) -> None:
     assert describe_effect(predicted_of(3.0), "goodput_per_s", 1.0) == (
-        "3 requests/s within the promise (2.7 to 3.3, 90%), 3 times against 1"
+        "3 requests/s within the promise (2.7 to 3.3, 90 %), 3 times against 1"
     )
     assert describe_traffic(WORKLOAD) == (
         "0.5 requests/s, prompts of 200 tokens on average and at most 300, answers of 30 and at most 50"

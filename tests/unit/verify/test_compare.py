@@ -158,7 +158,7 @@ def test_a_gain_too_small_to_matter_is_reverted(make: Make, made: Any) -> None:
     after = runs(make, made, 5, first_seed=50, run_sd=0.001, request_sd=0.01, speed=1.01)
     found = compare(before, after, slo=None, quality=NOT_NEEDED)
     assert found.verdict == "revert"
-    assert "3%" in found.reason
+    assert "3 %" in found.reason
 
 
 def test_goodput_from_zero_is_said_so_and_leaves_no_nan_in_json(make: Make, made: Any, slo: Slo) -> None:

@@ -20,7 +20,7 @@ from powerband.account.settings import Settings
 from powerband.account.weights import rank_weight_bytes, requantised
 from powerband.records.memory import EngineReport
 from powerband.records.model import ModelSpec
-from powerband.records.units import GIB, MIB, format_bytes
+from powerband.records.units import GIB, MIB, format_bytes, percent
 
 
 def plan_sglang(request: Request) -> Plan:
@@ -42,7 +42,7 @@ def plan_sglang(request: Request) -> Plan:
         fraction * free,
         [weights, inside],
         1.0,
-        f"{fraction:.0%} of {format_bytes(free)} free at the start, less weights",
+        f"{percent(fraction)} of {format_bytes(free)} free at the start, less weights",
     )
     pool = fill_pool(model, space, dtype_bytes=knobs.dtype_bytes("kv_cache_dtype", "auto", 2.0), limit=limit, tp=tp)
     seqs = knobs.whole("max_running_requests", 0, low=0) or 4096
@@ -66,7 +66,7 @@ def plan_tgi(request: Request) -> Plan:
         budget,
         [weights, inside, activation, held],
         share,
-        f"{share:.0%} of the memory free after a prefill of {tokens} tokens",
+        f"{percent(share)} of the memory free after a prefill of {tokens} tokens",
     )
     added = held.bytes if space.bytes else 0
     space = msgspec.structs.replace(space, bytes=space.bytes + added, low=space.low + added, high=space.high + added)
@@ -91,7 +91,7 @@ def plan_tensorrt_llm(request: Request) -> Plan:
         device.memory_bytes - facts["context_bytes"],
         [weights, inside, activation],
         share,
-        f"{share:.0%} of the memory free after the engine and its context",
+        f"{percent(share)} of the memory free after the engine and its context",
     )
     dtype_bytes = knobs.dtype_bytes("kv_cache_dtype", "auto", 2.0)
     block = knobs.whole("tokens_per_block", facts["block_tokens"])

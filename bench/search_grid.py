@@ -166,7 +166,8 @@ def head(grid: Grid, title: str, script: str, seeds: int) -> str:
         f"The adapter's whole space has {grid.whole_space:,} configs; the grid {grid.planned}, {measured} measured "
         f"in {trials} runs and {minutes:.0f} engine minutes. Two runs of one config differ by {spread / level:.1%} "
         f"(standard deviation of goodput over its mean). Traffic `{grid.traffic}`, "
-        f"{len(grid.workload.requests)} requests; promise TTFT {grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. {seeds} seeds a method.\n\n"
+        f"{len(grid.workload.requests)} requests; promise TTFT {grid.slo.ttft_s} s, TPOT {grid.slo.tpot_s} s. "
+        f"{seeds} seeds a method.\n\n"
     )
 
 

@@ -136,8 +136,8 @@ def findings(grid: Grid) -> str:
         f"is left to win from there by these three settings, while the configs below it bring {below:.0%} of the best "
         "on average. A search that measures the baseline first, as all do here, has little to lose; what one can win "
         "shows from limits copied from a small card (32 sequences, 512 tokens a step). `fp8` changes the answers and "
-        "has to pass the quality gate before it is advised. What the simulator knows of vLLM comes from other runs on such "
-        "a card.\n"
+        "has to pass the quality gate before it is advised. What the simulator knows of vLLM comes from other runs on "
+        "such a card.\n"
     )
 
 

@@ -10,6 +10,7 @@ from powerband.case import CaseRequest
 from powerband.ladder import climb
 from powerband.ladder.case import LadderCase, prepare_ladder
 from powerband.ladder.climb import Ladder
+from powerband.ladder.measure import Clock, OutOfTime
 from powerband.probes.checkpoint import read_model
 from powerband.probes.device import read_device
 from powerband.records.config import EngineConfig
@@ -130,6 +131,33 @@ def test_a_ladder_measures_names_the_limit_and_resumes(
         assert words in markdown
     assert "removed it" in page
     assert "batched" in text
+
+
+def test_a_ladder_that_was_cut_goes_on_with_the_loads_of_its_last_rung(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(climb, "plan_rungs", lambda ask: PLANS[2:3])
+    monkeypatch.setattr(evaluate, "judge", lambda run: ("done", None))
+    case, journal = make_case(folder), Journal(tmp_path / "home")
+    session = journal.begin("loop", "{}").session_id
+    asked: list[float] = []
+
+    class Short(Clock):
+        def need(self, seconds: float) -> None:
+            asked.append(seconds)
+            if len(asked) > 3:  # the rung and its two loads are paid for, no more
+                raise OutOfTime
+
+    with monkeypatch.context() as shortly:
+        shortly.setattr(climb, "Clock", Short)
+        cut = walk(case, journal, session)
+    assert [level.concurrency for level in cut.rungs[0].levels] == [1, 8]
+    assert cut.chosen == 1
+    assert "--resume goes on" in cut.stopped_because
+
+    report = walk(case, journal, session)
+    assert [level.concurrency for level in report.rungs[0].levels][:3] in ([1, 8, 16], [1, 8, 4])
+    assert report.stopped_because == "the top was reached"
 
 
 def test_a_wrong_ladder_is_refused_before_anything_starts(folder: Path) -> None:

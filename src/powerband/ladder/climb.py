@@ -21,7 +21,7 @@ from powerband.records.config import Effective
 from powerband.records.ladder import LadderReport, Level, Rung, RungPlan
 from powerband.records.metrics import Distribution
 from powerband.records.run import Provenance, Run
-from powerband.records.units import format_duration
+from powerband.records.units import format_duration, percent
 from powerband.records.value import Missing, known
 from powerband.stores.base import Store
 
@@ -51,16 +51,21 @@ class Ladder:
         )
         self._clock, self._oracle = Clock(seconds), Oracle(case)
         self._rungs: list[Rung] = []
+        self._planned = 0
+        self._cut = False  # the time ended in loads that are extra: their rung stands without them
         self._provenance: Provenance | Missing = Missing(missing="no run was made")
         self._tokenize_s: float | None = None  # of a prompt of mean length, as Transformers' worker measured it
 
     def climb(self) -> LadderReport:
         """Every rung that the time of this call pays for; ``stopped_because`` says whether it came to the top."""
         plans = plan_rungs(self.case.ask)
+        self._planned = len(plans)
         stopped = "the top was reached"
         try:
             for n, plan in enumerate(plans, 1):
                 self._rungs.append(self._rung(n, self._settled(plan)))
+                if self._cut:
+                    raise OutOfTime
         except OutOfTime:
             left = format_duration(max(self._clock.left_s, 0.0))
             stopped = f"the time of this call is used ({left} left do not pay for the next load): --resume goes on"
@@ -89,7 +94,7 @@ class Ladder:
             return "what tokenising costs was not measured: the rung below gave no figures"
         share = self._tokenize_s / e2e.mean
         seen = (
-            f"tokenising a mean prompt takes {format_duration(self._tokenize_s)}, {share:.2%} of the "
+            f"tokenising a mean prompt takes {format_duration(self._tokenize_s)}, {percent(share, 2)} of the "
             f"{format_duration(e2e.mean)} of a request alone"
         )
         if share < _WORTH_A_RUNG:
@@ -143,7 +148,13 @@ class Ladder:
         for _ in range(len(waiting) + _MORE_LOADS):
             if not waiting:
                 break
-            level, run = self._level(n, plan, server, waiting.pop(0))
+            try:
+                level, run = self._level(n, plan, server, waiting.pop(0))
+            except OutOfTime:
+                if wanted not in runs:
+                    raise
+                self._cut = True
+                break
             levels.append(level)
             if run is not None:
                 runs[level.concurrency] = run
@@ -152,12 +163,16 @@ class Ladder:
             more = None
             if not waiting and not one_at_a_time(plan):
                 more = next_load(levels, len(self.case.workload.requests) // 2)
-            # Only while the engine is up: a resumed ladder does not start one again for loads that are extra.
-            if more is not None and (server.is_up or self._trials.recalled(_key(n, more)) is not None):
+            # A resumed ladder starts no engine for what is extra, but on the rung that the time of a call cut short.
+            if more is not None and (server.is_up or self._trials.recalled(_key(n, more)) or self._is_last(n)):
                 waiting.append(more)
         if all(level.concurrency != wanted for level in levels):
             levels.append(Level(concurrency=wanted, trial=0, run_id=None, cause=levels[-1].cause))
         return levels, runs
+
+    def _is_last(self, n: int) -> bool:
+        """Whether no rung above has a load in the journal: every rung begins with one request at a time."""
+        return all(self._trials.recalled(_key(above, 1)) is None for above in range(n + 1, self._planned + 1))
 
     def _level(self, n: int, plan: RungPlan, server: RungServer, load: int) -> tuple[Level, Run | None]:
         key = _key(n, load)

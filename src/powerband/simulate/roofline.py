@@ -146,8 +146,7 @@ UNKNOWN_TERMS = Terms(
 def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) -> Terms:
     """The roofline of one step: bytes over bandwidth, FLOPs over peak, launches and collectives over their latency.
 
-    Knobs that change a term: tensor parallelism in the engine's spelling, the threads of a CPU, the KV cache types,
-    ``n_ubatch``, ``enforce_eager``, ``quantization``. Every other knob is unknown here and leaves the terms.
+    Knobs that change a term are TERM_KNOBS; every other one is unknown here and leaves the terms.
     """
     eff = CPU if device.kind == "cpu" else GPU
     fronts = max(1, int(config.knobs.get("api_server_count", 0) or 1)) if config.engine == "vllm" else 0
@@ -160,10 +159,8 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
     kv_bandwidth = bandwidth * eff.bandwidth
     attention = matmul_flops_per_s(device, "", model.compute_dtype) * eff.attention * several
     layers = model.n_layers
-    layer_s = eff.layer_s
-    if config.engine == "transformers":
-        layer_s = TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
-    eager_s = EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0)
+    module_s = TRANSFORMERS_LAYER_S["cpu" if device.kind == "cpu" else "gpu"]
+    layer_s = module_s if config.engine == "transformers" else eff.layer_s
     return Terms(
         overhead_s=eff.step_s + layers * layer_s + extra_layers_s(model, eff),
         prefill_step_s=layers * eff.prefill_layer_s,
@@ -191,11 +188,16 @@ def compute_terms(model: ModelSpec, device: DeviceSpec, config: EngineConfig) ->
         front_token_s=FRONT_TOKEN_S / fronts if fronts else 0.0,
         overlap=eff.overlap,
         ubatch_tokens=int(config.knobs.get("n_ubatch", 512)) if config.engine == "llamacpp" else 1 << 30,
-        launch_s=layers * eager_s if fronts and device.kind != "cpu" else 0.0,
+        launch_s=_launch_s(model) if fronts and device.kind != "cpu" else 0.0,
         graph_tokens=_graph_tokens(config, ("NONE",)),
         prompt_graph_tokens=_graph_tokens(config, ("NONE", "FULL_DECODE_ONLY")),
         pad_tokens=UNFUSED_CELLS if config.engine == "llamacpp" and config.knobs.get("flash_attn") == "off" else 1,
     )
+
+
+def _launch_s(model: ModelSpec) -> float:
+    """Host time of a step that is launched kernel by kernel."""
+    return model.n_layers * (EAGER_LAYER_S + (EAGER_EXPERT_LAYER_S if model.experts else 0.0))
 
 
 def _graph_tokens(config: EngineConfig, without: tuple[str, ...]) -> int:

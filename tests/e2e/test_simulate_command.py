@@ -214,5 +214,11 @@ def test_a_config_that_the_engine_refuses_is_refused(model: str, capsys: pytest.
     assert ask(model, "--count", "2", *sweep, "--json") == 0
     narrow, wide = document(capsys)["sweep"]
     assert narrow["refused"] == "max_num_seqs=256 is larger than max_num_batched_tokens=128"
-    assert narrow["metrics"] is None
+    assert (narrow["metrics"], narrow["holds"]) == (None, None)
     assert wide["refused"] is None
+    assert ask(model, "--set", "max_num_seqs=256", "--sweep", "max_num_batched_tokens=128,64", "--slo", "ttft=9s") == 1
+    assert capsys.readouterr().out.startswith("none of 2 can serve this traffic\n")
+    assert (
+        ask(model, "--set", "max_num_seqs=256", "--set", "max_num_batched_tokens=128", "--slo", "e2e=9s", "--json") == 1
+    )
+    assert document(capsys)["holds"] is False

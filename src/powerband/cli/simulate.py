@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             kv_tokens = ledger.capacity.kv_tokens
             reason = None if ledger.fits else f"does not fit into {ledger.device}: {ledger.shortage}"
         if reason is not None:
-            return WhatIf(config=config, refused=reason)
+            return WhatIf(config=config, holds=None if slo is None else False, refused=reason)
         return what_if(
             config,
             traffic,

@@ -21,7 +21,7 @@ def draw_answer(more: dict[str, Any], found: list[Any]) -> list[str]:
     if best is not None:
         lines = [f"best of {count}: {_summary(best, more, found)}"]
     elif not ran:
-        lines = [f"none of {count} fits"]
+        lines = [f"none of {count} can serve this traffic"]
     elif found[ran[0]].holds is None:
         lines = [f"none of {count} is best: what runs alters the answers"]
     elif any(found[place].holds for place in ran):

@@ -12,7 +12,7 @@ from powerband.records.workload import Workload
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.step_time import StepTime
 from powerband.simulate.stepper import run_steps
-from powerband.simulate.token_times import first_and_last, tokens_by
+from powerband.simulate.token_times import given_by
 
 Array = NDArray[np.float64]
 
@@ -67,8 +67,7 @@ def simulate_figures(
 ) -> Figures:
     """Simulate and summarise (the definitions are those of records/metrics.py; a test holds them together)."""
     stepper = run_steps(workload, step_time, limits, deadline_s)
-    tokens = tokens_by(stepper, stepper.end_s)
-    times = first_and_last(stepper, tokens)
+    tokens, times = given_by(stepper, stepper.end_s, detailed=False)
     asked = [max(spec.output_tokens, 1) for spec in workload.requests]
     done = [i for i, (given, wanted) in enumerate(zip(tokens, asked, strict=True)) if given == wanted]
     sched = np.rint(np.array(stepper.arrived_s) * NS_PER_S)

@@ -1,9 +1,10 @@
 """The process in front of an engine: it takes requests in and hands tokens out, one thing after the other."""
 
 import math
+from array import array
 from collections import deque
 
-from powerband.simulate.clock import Clock
+from powerband.simulate.clock import Clock, steps_until
 
 # Its work comes in turns: at most so many requests that wait are taken in before the tokens of the next step are handed
 # out (assumed; 2 and 16 differ little, none or all of 256 much).
@@ -15,8 +16,8 @@ class FrontEnd:
 
     Requests are taken in in the order in which they came and tokens handed out as their step ends, in turn where both
     wait: a burst of requests holds up the tokens of those before it, by a turn, and many tokens a step the requests.
-    ``segments`` say when the tokens of each step were handed out: runs of
-    steps as (steps before, start time, first duration, growth), in seconds.
+    ``segments`` say when the tokens of each step were handed out: runs of steps, each as four numbers (steps before,
+    start time, first duration, growth), in seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -25,10 +26,7 @@ class FrontEnd:
         self._entering: deque[tuple[float, int]] = deque()  # when those taken in are ready for the scheduler
         self._free_s = 0.0  # when it has done what it was given
         self.given_s = 0.0  # when the last step's tokens were handed out
-        self.segment_step: list[int] = []
-        self.segment_s: list[float] = []
-        self.segment_first_s: list[float] = []
-        self.segment_growth_s: list[float] = []
+        self.segments = array("d")
 
     def __len__(self) -> int:
         """Requests that came and are not yet with the scheduler."""
@@ -46,10 +44,6 @@ class FrontEnd:
             return math.inf
         clock = self._clock
         return max(self._coming[0][0], self._free_s) + clock.front_request_s + clock.request_s
-
-    def next_work_s(self) -> float:
-        """When the next request comes and takes the front end's time; infinite where that costs nothing."""
-        return max(self._coming[0][0], self._free_s) if self._coming and self._clock.front_request_s else math.inf
 
     def take_in(self, until_s: float, turn: int = 0) -> None:
         """Work until ``until_s`` on what has come by then, and beyond it on ``turn`` more that wait."""
@@ -72,28 +66,44 @@ class FrontEnd:
     def hand_out(self, step: int, steps: int, start_s: float, first_s: float, growth_s: float, tokens: int) -> None:
         """``tokens`` of each of ``steps`` steps after ``step``, the first begun at ``start_s``.
 
-        The k-th took ``first_s`` and k - 1 times ``growth_s``. Requests come during the last one at the earliest.
+        The k-th took ``first_s`` and k - 1 times ``growth_s``. What comes before a step's end has its turn before it.
         """
         each_s = tokens * self._clock.front_token_s
         if not each_s:
             self._pace(step, start_s, first_s, growth_s, steps)
             return
+        coming = self._coming
+        end_s = start_s + steps * first_s + growth_s * (steps * (steps - 1) / 2)
         self.take_in(start_s + first_s, TURN)
-        free_s, behind = self._free_s, 0
-        if each_s >= first_s:  # it sets the pace from the first step on
-            free_s, behind = max(free_s, start_s + first_s), steps
-        elif free_s > start_s + first_s:
-            behind = min(steps, max(1, int((free_s - start_s - each_s) / (first_s - each_s))))
+        while steps > 1 and coming and coming[0][0] <= end_s:  # so many steps end before the next one's turn
+            run = min(max(steps_until(coming[0][0] - start_s, first_s, growth_s), 2), steps) - 1
+            self._hand_out_run(step, run, start_s, first_s, growth_s, each_s)
+            start_s += run * first_s + growth_s * (run * (run - 1) / 2)
+            first_s += growth_s * run
+            step += run
+            steps -= run
+            self.take_in(start_s + first_s, TURN)
+        self._hand_out_run(step, steps, start_s, first_s, growth_s, each_s)
+
+    def _hand_out_run(
+        self, step: int, steps: int, start_s: float, first_s: float, growth_s: float, each_s: float
+    ) -> None:
+        """Steps between which no request has its turn: first those whose tokens wait for others, then those in time."""
+        late_s = max(self._free_s - start_s - first_s, 0.0)  # the first one's tokens wait so long
+        gain_s = first_s - each_s  # so much less the next one's
+        behind = 0
+        if gain_s <= 0 and growth_s <= 0:  # it sets the pace
+            behind = steps
+        elif gain_s <= 0 or late_s:
+            behind = min(steps, steps_until(late_s + gain_s, gain_s, growth_s) - 1)
         if behind:
-            self._pace(step, free_s, each_s, 0.0, behind)
+            self._pace(step, start_s + first_s + late_s, each_s, 0.0, behind)
         if behind < steps:
             past_s = behind * first_s + growth_s * (behind * (behind - 1) / 2)
             self._pace(step + behind, start_s + past_s + each_s, first_s + growth_s * behind, growth_s, steps - behind)
         self._free_s = self.given_s
 
     def _pace(self, step: int, start_s: float, first_s: float, growth_s: float, steps: int) -> None:
-        self.segment_step.append(step)
-        self.segment_s.append(start_s)
-        self.segment_first_s.append(first_s)
-        self.segment_growth_s.append(growth_s)
-        self.given_s = start_s + steps * first_s + growth_s * (steps * (steps - 1) / 2)
+        self.segments.extend((step, start_s, first_s, growth_s))
+        took_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)  # added as the stepper does, to the last bit
+        self.given_s = start_s + took_s

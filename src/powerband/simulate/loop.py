@@ -13,7 +13,7 @@ from powerband.records.workload import Workload
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.step_time import StepTime
 from powerband.simulate.stepper import Stepper, run_steps
-from powerband.simulate.token_times import detailed_times, first_and_last, tokens_by
+from powerband.simulate.token_times import given_by
 
 # Every token's time up to this many output tokens; beyond it first and last only (TTFT, TPOT, E2E stay exact).
 DETAILED_TOKENS = 200_000
@@ -57,8 +57,7 @@ def simulate(
 def to_traces(stepper: Stepper, end_s: float, detailed: bool) -> tuple[RequestTrace, ...]:
     """One trace for every request of the workload; those the stepper never saw are dropped ones."""
     end_ns = round(end_s * NS_PER_S)
-    tokens = tokens_by(stepper, end_s)
-    times = detailed_times(stepper, tokens) if detailed else first_and_last(stepper, tokens)
+    tokens, times = given_by(stepper, end_s, detailed=detailed)
     arrived = np.nan_to_num(np.array(stepper.arrived_s) * NS_PER_S, nan=float(end_ns))
     made = []
     for index, (spec, sched, chunks) in enumerate(

@@ -188,15 +188,14 @@ class Stepper:
 
     def _mixed_step(self, free_tokens: int) -> None:
         """One step that holds prompt tokens beside one token of each decoding sequence."""
-        growth, made_room = 0, False
+        growth = 0
         if self._pool is not None:  # the running sequences take their blocks first
-            made_room = self._make_room()
-            if made_room:
+            if self._make_room():
                 free_tokens = self._free_tokens()
             growth = self._pool.growth(self.step, 1)
             self._pool.free -= growth
         sequences = self._decoding
-        tokens, pairs, done = self._take_prompts(free_tokens, may_start=not made_room)
+        tokens, pairs, done = self._take_prompts(free_tokens)
         if not tokens:  # no blocks for the next prompt: only the end of a running sequence can change that
             if self._pool is not None:
                 self._pool.free += growth
@@ -212,14 +211,14 @@ class Stepper:
             self._join(sequence)
         self._finish_due()
 
-    def _take_prompts(self, free_tokens: int, may_start: bool = True) -> tuple[int, float, list[Sequence]]:
+    def _take_prompts(self, free_tokens: int) -> tuple[int, float, list[Sequence]]:
         """Prompt tokens of this step, the (query, key) pairs they attend to, and the prompts it completes."""
         tokens = 0
         pairs = 0.0
         done: list[Sequence] = []
         prefilling, pool = self._prefilling, self._pool
         while free_tokens > 0:
-            if not prefilling and self._waiting and may_start:
+            if not prefilling and self._waiting:
                 self._fill_slots(len(done))
             if not prefilling:
                 break
@@ -277,16 +276,14 @@ class Stepper:
         self._finish_due()
 
     def _equal_steps(self, first_s: float, growth_s: float) -> int:
-        """Decode steps until a sequence ends, another may start or time is up."""
-        if self.preemptions:
-            self._drop_stale_ends()
+        """Decode steps until a sequence ends (or would have, unpreempted), another may start or time is up."""
         steps = self._ends[0][0] - self.step
-        wake_s = self.front.next_work_s()
         may_start = self.limits.batching == "continuous" and self._decoding < self.limits.slots
         if may_start and not self._waiting and not self._prefilling:  # else it comes after those
-            wake_s = min(wake_s, self.front.next_ready_s())
-        if wake_s < math.inf:
-            steps = min(steps, steps_until(wake_s - self.now, first_s, growth_s))
+            wait_s = self.front.next_ready_s() - self.now
+            if wait_s < math.inf:
+                ahead = int(self.limits.ahead and wait_s > 0)  # the step after that in which it is ready is made up
+                steps = min(steps, steps_until(wait_s, first_s, growth_s) + ahead)
         if self.deadline_s < math.inf:
             steps = min(steps, steps_until(self.deadline_s - self.now, first_s, growth_s))
         return steps
@@ -295,7 +292,7 @@ class Stepper:
         """Equal steps, each of which gives ``tokens``."""
         start_s = self.now
         self.now += steps * first_s + growth_s * (steps * (steps - 1) / 2)
-        self._last_start_s = self.now - first_s - growth_s * (steps - 1)
+        self._last_start_s = start_s if steps == 1 else self.now - first_s - growth_s * (steps - 1)
         self.front.hand_out(self.step, steps, start_s, first_s, growth_s, tokens)
         self.step += steps
 
@@ -314,11 +311,6 @@ class Stepper:
             sequence.joined_step = -1
             if self._closed:
                 self._send_next()
-
-    def _drop_stale_ends(self) -> None:
-        ends = self._ends
-        while ends[0][2].joined_step < 0 or ends[0][2].finish_step != ends[0][0]:
-            heapq.heappop(ends)
 
     def _cached_tokens(self, sequence: Sequence) -> int:
         """Tokens in the cache: the prompt and every token given but the last, which has not been fed back yet."""

@@ -4,15 +4,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerband.records.units import NS_PER_S
+from powerband.simulate.front_end import FrontEnd
 from powerband.simulate.stepper import Stepper
 
 Times = NDArray[np.float64]
 
 
-def tokens_by(stepper: Stepper, end_s: float) -> list[int]:
-    """Tokens of each request given by ``end_s``; a step that ended later gave nothing in time."""
+def given_by(stepper: Stepper, end_s: float, *, detailed: bool) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Tokens of each request by ``end_s``, and nanoseconds of them all or else of the first and the last.
+
+    One time for a single token, none for none.
+    """
+    step_ends = _StepEnds(stepper.front)
+    tokens = _tokens_by(stepper, step_ends, end_s)
+    return tokens, (_detailed_times if detailed else _first_and_last)(stepper, step_ends, tokens)
+
+
+class _StepEnds:
+    """When each step's tokens were handed out: start of its segment + k first durations + their growth."""
+
+    def __init__(self, front: FrontEnd) -> None:
+        self._before, self._start, self._first, self._growth = np.array(front.segments).reshape(-1, 4).T.copy()
+
+    def __call__(self, steps: NDArray[np.int64]) -> Times:
+        segment = np.searchsorted(self._before, steps, side="left") - 1
+        k = steps - self._before[segment]
+        end: Times = self._start[segment] + k * self._first[segment] + self._growth[segment] * k * (k - 1) / 2
+        return end
+
+
+def _tokens_by(stepper: Stepper, step_ends: _StepEnds, end_s: float) -> list[int]:
+    """A step that ended after ``end_s`` gave nothing in time."""
     last_step = stepper.step
-    while last_step and _step_end_s(stepper, np.array([last_step]))[0] > end_s + 1e-9:
+    while last_step and step_ends(np.array([last_step]))[0] > end_s + 1e-9:
         last_step -= 1
     return [
         sum(min(tokens, max(last_step - first + 1, 0)) for first, tokens in stretches)
@@ -20,32 +44,18 @@ def tokens_by(stepper: Stepper, end_s: float) -> list[int]:
     ]
 
 
-def _step_end_s(stepper: Stepper, steps: NDArray[np.int64]) -> Times:
-    """When each step's tokens were handed out: start of its segment + k first durations + their growth."""
-    front = stepper.front
-    before = np.asarray(front.segment_step, dtype=np.int64)
-    segment = np.searchsorted(before, steps, side="left") - 1
-    k = (steps - before[segment]).astype(np.float64)
-    start = np.asarray(front.segment_s)[segment]
-    first = np.asarray(front.segment_first_s)[segment]
-    growth = np.asarray(front.segment_growth_s)[segment]
-    end: Times = start + k * first + growth * k * (k - 1) / 2
-    return end
-
-
 def _to_ns(seconds: Times) -> list[int]:
     whole: list[int] = np.rint(seconds * NS_PER_S).astype(np.int64).tolist()
     return whole
 
 
-def first_and_last(stepper: Stepper, tokens: list[int]) -> list[tuple[int, ...]]:
-    """Nanoseconds of each request's first and last token; one for a single token, none for none."""
+def _first_and_last(stepper: Stepper, step_ends: _StepEnds, tokens: list[int]) -> list[tuple[int, ...]]:
     firsts, lasts = [], []
     for stretches, count in zip(stepper.stretches, tokens, strict=True):
         if count:
             firsts.append(stretches[0][0])
             lasts.append(_step_of_token(stretches, count))
-    ends = _to_ns(_step_end_s(stepper, np.array(firsts + lasts, dtype=np.int64))) if firsts else []
+    ends = _to_ns(step_ends(np.array(firsts + lasts, dtype=np.int64))) if firsts else []
     for place, index in enumerate(index for index, count in enumerate(tokens) if count):
         if index in stepper.first_s:
             ends[place] = round(stepper.first_s[index] * NS_PER_S)
@@ -61,14 +71,13 @@ def _step_of_token(stretches: tuple[tuple[int, int], ...], count: int) -> int:
     raise AssertionError("more tokens than were given")
 
 
-def detailed_times(stepper: Stepper, tokens: list[int]) -> list[tuple[int, ...]]:
-    """Nanoseconds of every token of each request."""
+def _detailed_times(stepper: Stepper, step_ends: _StepEnds, tokens: list[int]) -> list[tuple[int, ...]]:
     steps = [
         np.concatenate([np.arange(first, first + given) for first, given in stretches])[:count]
         for stretches, count in zip(stepper.stretches, tokens, strict=True)
         if count
     ]
-    ends = _to_ns(_step_end_s(stepper, np.concatenate(steps))) if steps else []
+    ends = _to_ns(step_ends(np.concatenate(steps))) if steps else []
     times: list[tuple[int, ...]] = []
     place = 0
     for index, count in enumerate(tokens):

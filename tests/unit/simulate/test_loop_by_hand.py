@@ -6,7 +6,7 @@ import pytest
 
 from powerband.records.config import EngineConfig
 from powerband.records.request import RequestTrace
-from powerband.records.workload import Workload
+from powerband.records.workload import RequestSpec, Workload
 from powerband.simulate.loop import simulate
 from powerband.simulate.scheduler import Limits
 from powerband.simulate.step_time import StepTime
@@ -140,3 +140,15 @@ def test_empty_workload_ends_at_once(step_of: StepOf, workload_of: WorkloadOf, c
     run = simulate(config, workload_of(), step_of(overhead_s=1.0), Limits(slots=1, batch_tokens=1))
     assert run.traces == ()
     assert run.end_ns == 0
+
+
+def test_a_closed_loop_loses_no_step(step_of: StepOf, config: EngineConfig) -> None:
+    # Two in flight, and an answer's end sends the next request, which the step that begins then takes in: at most two
+    # prompts of 5 tokens and an overhead, 0.01 + 10 * 0.0004 = 0.014 s. Where a rounding put it after that instant, it
+    # waited for another step of 0.0104 s at least. With steps made up ahead it waits for one such (0.0114 s at most).
+    specs = tuple(RequestSpec(offset_ns=0, input_tokens=5, output_tokens=3 + i % 7) for i in range(400))
+    step = step_of(overhead_s=0.01, token_s=0.0004, context_token_s=0.00002)
+    workload = Workload(requests=specs, source="hand", concurrency=2)
+    for ahead, most_s in ((False, 0.015), (True, 0.026)):
+        run = simulate(config, workload, step, Limits(slots=2, batch_tokens=1000, ahead=ahead))
+        assert max(trace.t_chunks_ns[0] - trace.t_sched_ns for trace in run.traces) < most_s * S

@@ -127,6 +127,8 @@ class OneByOne(Stepper):
     budget=st.integers(6, 80),
     memory=st.one_of(st.none(), st.tuples(st.integers(45, 90), st.sampled_from([1, 2, 4]))),
     kind=st.sampled_from(["mixed", "ahead", "whole prompts", "prompts first", "static", "split rows"]),
+    concurrency=st.sampled_from([None, None, 1, 3]),
+    front=st.sampled_from([(0.0, 0.0), (0.0031, 0.0002), (0.02, 0.003)]),
 )
 @settings(max_examples=200, deadline=None)
 def test_equal_steps_at_once_are_as_one_by_one(
@@ -136,6 +138,8 @@ def test_equal_steps_at_once_are_as_one_by_one(
     budget: int,
     memory: tuple[int, int] | None,
     kind: str,
+    concurrency: int | None,
+    front: tuple[float, float],
 ) -> None:
     blocks, size = memory if memory is not None and kind != "split rows" else (0, 1)
     limits = Limits(
@@ -149,10 +153,11 @@ def test_equal_steps_at_once_are_as_one_by_one(
         prompts_first=kind == "prompts first",
         split_rows=kind == "split rows",
     )
-    # No step of TERMS ends so that a request comes in the same microsecond.
+    step = step_of(**TERMS, front_request_s=front[0], front_token_s=front[1], request_s=0.023)
+    # No step ends in the very nanosecond in which a request comes or is ready.
     specs = [RequestSpec(offset_ns=at * 1_000_000 + 137, input_tokens=p, output_tokens=o) for at, p, o in requests]
     fast, slow = (
-        kind_of_stepper(specs, None, Clock(step_of(**TERMS)), limits, float("inf"))
+        kind_of_stepper(specs, concurrency, Clock(step), limits, float("inf"))
         for kind_of_stepper in (Stepper, OneByOne)
     )
     for stepper in (fast, slow):

@@ -66,6 +66,11 @@ class Activity:
     def window_ns(self) -> int:
         return int(self.edges_ns[-1] - self.edges_ns[0])
 
+    @property
+    def served_share(self) -> float:
+        """Share of the window in which a request was in flight."""
+        return float(self.spans_ns[self.decoding + self.waiting > 0].sum() / max(self.window_ns, 1))
+
     def at(self, t_ns: Floats | Ints, counts: Ints) -> Ints:
         """The value of ``counts`` at each instant; 0 outside the window."""
         place = np.searchsorted(self.edges_ns, t_ns, side="right") - 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from powerband.locate.device_use import BUSY, LAUNCHING, MEMORY_BUSY
+from powerband.locate.device_use import BUSY, LAUNCHING, MEMORY_BUSY, STEADY
 from powerband.locate.host_limit import HostLimit, read_host_limit
 from powerband.locate.queueing import MIN_SHARE
 from powerband.locate.request_time import RequestTime
@@ -14,8 +14,6 @@ from powerband.records.units import format_duration, percent
 
 # Half of the step grows with the number of sequences: beyond it, more sequences bring less than they cost in TPOT.
 _GROWING = 0.5
-# Requests in flight for this much of the window: then the driver's readings are of steps, not of idle time.
-_STEADY = 0.8
 _TEST = (
     "sweep the number of concurrent requests 1, 2, 4 ...: flat TPOT is bandwidth, TPOT that grows with it is compute"
 )
@@ -93,10 +91,8 @@ def _card_waits(view: View, time: RequestTime) -> bool:
     The driver's readings are means over up to a second: with idle time between requests they say little of steps.
     """
     busy = None if view.use is None else view.use.busy_ratio
-    activity = view.activity
-    in_flight = activity.spans_ns[activity.decoding + activity.waiting > 0].sum()
     served_s = time.decode_s + time.stalled_s + time.prefill_s
-    if busy is None or in_flight < _STEADY * activity.window_ns or served_s <= 0:
+    if busy is None or view.activity.served_share < STEADY or served_s <= 0:
         return False
     return busy < LAUNCHING * time.decode_s / served_s
 

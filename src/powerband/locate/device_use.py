@@ -17,6 +17,8 @@ _MIN_READINGS = 3
 # The driver counts a card as busy while any kernel runs: below this the host, or launching, is the limit.
 LAUNCHING = 0.5
 BUSY = 0.8
+# Requests in flight for this much of the window: then the driver's readings are of steps, not of idle time.
+STEADY = 0.8
 # Share of time in which device memory moves, from which on it can be what a busy card waits for.
 MEMORY_BUSY = 0.4
 # Named in the notes from this share of the readings on.

@@ -6,6 +6,7 @@ import numpy as np
 
 from powerband.locate.activity import Floats, count_spans
 from powerband.locate.breakdown import Parts, prefill_rate
+from powerband.locate.device_use import LAUNCHING, STEADY
 from powerband.locate.queueing import MIN_SHARE
 from powerband.locate.request_time import RequestTime, host_each_s
 from powerband.locate.roofline import NEAR_FLOOR, decode_floor_s, prefill_floor_s
@@ -52,7 +53,8 @@ def find_prefill(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
         share = min(share, time.share(parts.prefill_ns / 1e9))  # one's own prompt, not the wait for others'
     findings += _host(view, parts, time)
     if share >= MIN_SHARE:
-        findings.append(_launching(view, parts, share) or _compute(view, time, share))
+        idle = _by_idle_card(view, share)
+        findings.append(idle or _launching(view, parts, share) or _compute(view, time, share))
     return findings
 
 
@@ -208,6 +210,21 @@ def _crowding(view: View, parts: Parts) -> str:
         return ""
     alone, crowded = float(np.median(few)), float(np.median(many))
     return f"; {format_duration(alone)} when alone, {format_duration(crowded)} when 3 or more arrive together"
+
+
+def _by_idle_card(view: View, share: float) -> Finding | None:
+    """A card without a kernel for half of the time, though requests are in the engine, is waited for by nobody."""
+    busy = None if view.use is None else view.use.busy_ratio
+    if view.use is None or busy is None or busy >= LAUNCHING or view.activity.served_share < STEADY:
+        return None
+    return Finding(
+        cause="launch_bound",
+        share=share,
+        evidence=f"prefill takes {percent(share)} of the request time, while {view.use.seen}: it waits for the host",
+        remedy="graphs or compiled code for prefill too, prompts in larger batches, a faster host core",
+        test="prompts of twice the length: first tokens should hardly come later",
+        of="request_time",
+    )
 
 
 def _launching(view: View, parts: Parts, share: float) -> Finding | None:

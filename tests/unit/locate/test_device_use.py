@@ -118,6 +118,27 @@ def test_a_card_that_waits_overrules_the_step_curve(base_ms: int, each_ms: int, 
     assert found.verdict == cause, found.reason
 
 
+@pytest.mark.parametrize(("busy", "cause"), [(0.9, "compute_bound"), (0.3, "launch_bound")])
+def test_prompts_on_a_card_that_waits_are_not_arithmetic(busy: float, cause: str) -> None:
+    """Ten prompts one after the other, 0.9 s each to the first token; seen with experts whose steps have no graph."""
+    traces = tuple(
+        RequestTrace(
+            index=k,
+            status="ok",
+            input_tokens=500,
+            output_tokens_asked=2,
+            t_sched_ns=k * NS,
+            t_send_ns=k * NS,
+            t_end_ns=(k + 1) * NS,
+            t_chunks_ns=(k * NS + 9 * NS // 10, (k + 1) * NS),
+            chunk_tokens=(1, 1),
+        )
+        for k in range(10)
+    )
+    found = diagnose(msgspec.structs.replace(steady_decode(readings(busy, 0.1)), traces=traces))
+    assert found.verdict == cause, found.reason
+
+
 def test_readings_with_idle_time_between_requests_say_nothing_of_steps() -> None:
     """The same steps, and as much time without any request: the card's 30 % are then 60 % of each step."""
     busy = sweep(20, 0, 0.3)

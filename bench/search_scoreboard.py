@@ -3,8 +3,9 @@
     python bench/search_scoreboard.py --seeds 10 --out docs/reference/search-scoreboard.md
 
 Every method starts from the same measured baseline, pays the same for a trial, sees the same noise, and is asked after
-each trial for the config it would recommend: the one it measured best. Its score is that config's true goodput over
-the best true goodput of the whole space. Optuna's samplers take part where optuna is installed.
+each trial for the config it would recommend: the one it measured best, and powerband the one it holds for the best.
+Its score is that config's true goodput over the best true goodput of the whole space. Optuna's samplers take part where
+optuna is installed.
 """
 
 import argparse
@@ -273,8 +274,9 @@ HEAD = """# Search scoreboard
 Written by `bench/search_scoreboard.py`: eight imaginary engines (`bench/search_cases.py`), each with a step time the
 predictor does not know, settings it knows nothing of, noise of 3 % on the step time of every trial, and some with
 configs that die; {sessions}. All methods start from the same measured
-baseline and see the same noise. The score is the true goodput of the config a method would recommend over the best of
-the whole space; brackets are 90 % bootstrap intervals over sessions.
+baseline and see the same noise. The score is the true goodput of the config a method would recommend (the one it
+measured best; powerband the one it holds for the best) over the best of the whole space; brackets are 90 % bootstrap
+intervals over sessions.
 
 These engines are run by the simulator that the search predicts with, so their scheduler is known exactly; what a real
 engine adds on top is not in this table.

@@ -246,6 +246,25 @@ def test_steps_of_another_model_calibrate_nothing(tmp_path: Path, name: str) -> 
         calibrating_runs(journal, ["r1"], [VLLM, EngineConfig(engine="sglang", model="Model")], None)
 
 
+def test_a_model_in_the_folder_one_stands_in_has_that_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = stored(tmp_path / "home", EngineConfig(engine="vllm", model="/elsewhere/Model"))
+    (tmp_path / "Model").mkdir()
+    monkeypatch.chdir(tmp_path / "Model")
+    assert len(calibrating_runs(journal, ["r1"], [msgspec.structs.replace(VLLM, model=".")], None)) == 1
+
+
+def test_a_session_that_is_resumed_runs_again_until_it_ends(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    session = journal.begin("loop", LOOP)
+    journal.end(session.session_id, "stopped", "interrupted")
+    with held(journal, session):
+        assert (journal.sessions()[0].status, journal.sessions()[0].note) == ("running", "")
+    assert journal.sessions()[0].status == "done"
+    journal.close()
+
+
 def test_steps_on_another_card_calibrate_nothing(tmp_path: Path) -> None:
     """Where the driver named the cards; a device that the user describes cannot be told from them."""
     config = EngineConfig(engine="vllm", model="m")

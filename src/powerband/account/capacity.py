@@ -27,6 +27,17 @@ def compute_capacity(request: Request, plan: Plan, traffic: Workload | None) -> 
     )
     if traffic is None or not traffic.requests:
         return plain
+    too_long = sum(one.input_tokens + one.output_tokens > plan.max_model_len for one in traffic.requests)
+    if too_long == len(traffic.requests):  # however much memory is left for them
+        none = Interval(low=0.0, high=0.0)
+        return msgspec.structs.replace(
+            plain,
+            users_at_traffic=0.0,
+            users_interval=none,
+            users_at_double_length=0.0,
+            too_long=too_long,
+            traffic=traffic.source,
+        )
     users = users_at(request.model, plan, traffic.requests)
     low, high = (users_at(request.model, plan, traffic.requests, size) for size in (pool.bytes.low, pool.bytes.high))
     return msgspec.structs.replace(
@@ -35,7 +46,7 @@ def compute_capacity(request: Request, plan: Plan, traffic: Workload | None) -> 
         users_interval=Interval(low=float(low), high=float(high)),
         users_at_double_length=float(users_at(request.model, plan, [_doubled(item) for item in traffic.requests])),
         safe_prompt_tokens=safe_prompt(plan, round(_mean_answer(traffic.requests))),
-        too_long=sum(one.input_tokens + one.output_tokens > plan.max_model_len for one in traffic.requests),
+        too_long=too_long,
         traffic=traffic.source,
     )
 

@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     if log is None:
         users = traffic.concurrency if traffic else None
         show(arguments, document, draw_ledger(ledger, model, engine, users, width=screen_width()))
-        return 0 if ledger.fits else 1
+        serves = traffic is None or (ledger.capacity.users_at_traffic or 0.0) >= 1
+        return 0 if ledger.fits and serves else 1
     found = reconcile(ledger, log.report, engine=engine, version=version, family=model.family, source=log.source)
     keep = combined(residual, found.residual)
     after = predict(keep)

@@ -180,6 +180,7 @@ def held(journal: Journal, session: Session) -> Iterator[None]:
     """Hold the session against a second process, and write down how it ended; a request that proved wrong before its
     first trial is taken out again, so that --resume still finds the session before it."""
     with locked(journal, session):
+        journal.go_on(session.session_id)  # a resumed one runs again: killed now, it was neither stopped nor done
         try:
             yield
         except KeyboardInterrupt:

@@ -83,7 +83,7 @@ def _model_name(config: EngineConfig) -> str:
     """A model's own name, of a hub id as of a path; empty where the engine reads no model from here."""
     if not get_engine(config.engine).loads_model:
         return ""
-    parts = Path(config.model).parts
+    parts = Path(config.model).parts or Path(config.model).resolve().parts
     cached = next((part for part in parts if part.startswith("models--")), None)  # as in the hub's cache
     return cached.split("--")[-1] if cached else parts[-1]
 

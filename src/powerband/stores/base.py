@@ -31,6 +31,9 @@ class Store(Protocol):
 
     def begin(self, command: str, request: str) -> Session: ...
 
+    def go_on(self, session_id: str) -> None:
+        """It runs, or runs again."""
+
     def end(self, session_id: str, status: SessionStatus, note: str = "") -> None: ...
 
     def forget(self, session_id: str) -> None:

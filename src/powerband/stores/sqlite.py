@@ -58,6 +58,9 @@ class Journal:
             self._db.execute("INSERT INTO session VALUES (?,?,?,?,?,?)", row)
         return session
 
+    def go_on(self, session_id: str) -> None:
+        self.end(session_id, "running")
+
     def end(self, session_id: str, status: SessionStatus, note: str = "") -> None:
         with self._lock, self._writing():
             self._db.execute("UPDATE session SET status=?, note=? WHERE session_id=?", (status, note, session_id))

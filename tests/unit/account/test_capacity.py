@@ -101,7 +101,9 @@ def test_requests_beyond_the_longest_sequence_are_counted() -> None:
     """The model holds 4,096 tokens; slots divide a context."""
     work = traffic((4000, 96), (4000, 97), (9000, 1))
     for config, expected in ((vllm(), 2), (vllm(max_model_len=4000), 3), (vllm(max_model_len=9001), 0)):
-        assert compute_ledger(SEVEN_B, card(80.0), config, traffic=work).capacity.too_long == expected
+        found = compute_ledger(SEVEN_B, card(80.0), config, traffic=work).capacity
+        assert found.too_long == expected
+        assert (found.users_at_traffic == 0) == (expected == 3)  # memory is there, but not for one of them
 
 
 def test_without_traffic_no_users_are_made_up() -> None:

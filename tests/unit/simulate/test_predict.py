@@ -77,6 +77,17 @@ def test_interval_holds_the_middle_and_narrows_with_certainty(prior: StepTime) -
     assert width(sure) < busy / 4
 
 
+def test_launches_that_no_step_waits_for_widen_no_interval(prior: StepTime) -> None:
+    """Prompts of thousands of tokens take the card longer than the host's launches, in a graph or not."""
+    chunks = tuple(RequestSpec(offset_ns=0, input_tokens=8000, output_tokens=64) for _ in range(8))
+    workload = Workload(requests=chunks, source="test", concurrency=1)
+    graphs, none = (
+        what_if(VLLM, workload, prior),
+        what_if(VLLM.replace(cudagraph_mode="FULL_DECODE_ONLY"), workload, prior),
+    )
+    assert none.intervals == graphs.intervals
+
+
 def test_a_hopeless_config_is_simulated_twice_only(prior: StepTime) -> None:
     one_slot = VLLM.replace(max_num_seqs=1)
     predicted = predict(

@@ -213,10 +213,38 @@ def stored(folder: Path, threads: int) -> dict[str, list[Run]]:
     return runs
 
 
+def hour(folder: Path, threads: int) -> str:
+    """The medians of another hour's runs, predicted from its own three."""
+    medians, held = (
+        row for row in table(stored(folder, threads)).splitlines() if row.startswith(("| **all", "Of all"))
+    )
+    return f"{medians}\n\n{held}\n"
+
+
+def apart(hours: Sequence[Path], threads: int) -> str:
+    """How far the runs of a case in two hours lie apart."""
+    one, other = (
+        {name: figures_of(found[0].metrics()) for name, found in stored(folder, threads).items()}
+        for folder in hours[:2]
+    )
+    spread = {
+        name: [abs(math.log(other[case][name] / one[case][name])) for case in one if case in other] for name in FIGURES
+    }
+    told = ", ".join(
+        f"{name.removesuffix('_s')} {statistics.median(values):.0%} (up to {max(values):.0%})"
+        for name, values in spread.items()
+    )
+    return f"The runs of one case in the last two hours lie apart by (median of cases): {told}.\n"
+
+
 IN_VIEW = (
     "These runs are no blind test: that pauses recur, that unfused attention reads whole views of the cache and what "
     "part of the cores is worth was put into the model with runs of both cores in view.\n"
 )
+HOURS = """The table above is of a quiet hour and no longer blind: how slots are followed was mended with it in view
+(blind: TPOT 4.2 %, TTFT 7.3 %, E2E 7.0 %, 43 of 44 intervals). The same cases were run again in two other hours, after
+that, the calibrating ones with three times the requests; the machine's cores are shared with others:
+"""
 HEAD = """# Prediction after calibration: llama.cpp on two cores
 
 Written by `bench/predict_llamacpp.py`: SmolLM2-135M Q4_1, xllamacpp. The step time is fitted to three runs (one slot;
@@ -232,6 +260,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of a case that does not calibrate (default 3)")
     parser.add_argument("--attempts", type=int, default=3)
     parser.add_argument("--all-cores", type=Path, help="a folder of runs with --threads 2, drawn beside")
+    parser.add_argument("--hours", type=Path, nargs="+", help="two folders or more of the same cases at other hours")
     parser.add_argument("--grid", type=Path, help="a folder of repeats, to say what no prediction can better")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -239,6 +268,9 @@ def main() -> None:
     parts = [HEAD, f"## Threads of the server: {args.threads}\n", noise(runs), table(runs)]
     if args.threads > 1:
         parts.insert(2, IN_VIEW)
+    if args.hours:
+        parts += ["## Other hours, blind\n", HOURS, *(hour(folder, args.threads) for folder in args.hours)]
+        parts.append(apart(args.hours[-2:], args.threads))
     if args.all_cores:
         others = stored(args.all_cores, 2)
         parts += ["## Threads of the server: 2, the client on the same two cores\n", IN_VIEW]

@@ -93,9 +93,9 @@ Each set is fitted to its two smallest loads and predicts the others (medians of
 | 7B, graphs of [its ladder](../case-study/gqa-7b-h200.md): 128 and 256 in flight | 0.3 % | 20.9 % | 1.6 % | 6 of 8 |
 | 13B, graphs of [its ladder](../case-study/llama-13b-h200.md): 128, 192 and 256 | 5.6 % | 22.5 % | 5.5 % | 11 of 12 |
 | 30B-A3B, graphs of [its ladder](../case-study/moe-30b-h200.md): 128 and 256 | 15.0 % | 8.7 % | 13.0 % | 6 of 8 |
-| 30B-A3B, fp8, of the same | 82 % | 49 % | 40 % | 7 of 12 |
-| 7B, eager, of the same: 128 and 256 | 13.8 % | 10.7 % | 10.7 % | 5 of 8 |
-| 13B, eager, of the same: 128, 192 and 256 | 5.2 % | 30.7 % | 7.6 % | 10 of 12 |
+| 30B-A3B, fp8, of its ladder: 128, 192 and 256 | 82 % | 49 % | 40 % | 7 of 12 |
+| 7B, eager, of its ladder: 128 and 256 | 13.8 % | 10.7 % | 10.7 % | 5 of 8 |
+| 13B, eager, of its ladder: 128, 192 and 256 | 5.2 % | 30.7 % | 7.6 % | 10 of 12 |
 
 With experts in fp8 tokens came in bunches behind a front end that lagged, on a host slower than rung 5's, and one load
 gave twice another's tokens/s ([why, as far as seen](../case-study/moe-30b-h200.md)): not understood here.

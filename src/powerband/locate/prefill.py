@@ -53,8 +53,8 @@ def find_prefill(view: View, parts: Parts, time: RequestTime) -> list[Finding]:
         share = min(share, time.share(parts.prefill_ns / 1e9))  # one's own prompt, not the wait for others'
     findings += _host(view, parts, time)
     if share >= MIN_SHARE:
-        idle = _by_idle_card(view, share)
-        findings.append(idle or _launching(view, parts, share) or _compute(view, time, share))
+        launches = _by_idle_card(view, share) or _above_floor(view, parts, share)
+        findings.append(launches or _compute(view, time, share))
     return findings
 
 
@@ -217,17 +217,12 @@ def _by_idle_card(view: View, share: float) -> Finding | None:
     busy = None if view.use is None else view.use.busy_ratio
     if view.use is None or busy is None or busy >= LAUNCHING or view.activity.served_share < STEADY:
         return None
-    return Finding(
-        cause="launch_bound",
-        share=share,
-        evidence=f"prefill takes {percent(share)} of the request time, while {view.use.seen}: it waits for the host",
-        remedy="graphs or compiled code for prefill too, prompts in larger batches, a faster host core",
-        test="prompts of twice the length: first tokens should hardly come later",
-        of="request_time",
+    return _launching(
+        f"prefill takes {percent(share)} of the request time, while {view.use.seen}: it waits for the host", share
     )
 
 
-def _launching(view: View, parts: Parts, share: float) -> Finding | None:
+def _above_floor(view: View, parts: Parts, share: float) -> Finding | None:
     """Prefill far above its arithmetic and a reading of the weights for each prompt is not what a card computes."""
     prompts = view.streams.input_tokens[view.streams.started]
     if view.device is None or view.device.kind != "gpu" or not prompts.size:
@@ -239,13 +234,18 @@ def _launching(view: View, parts: Parts, share: float) -> Finding | None:
         return None
     floor_s = arithmetic_s + weights_s * prompts.size
     seen = f"prefill takes {percent(share)} of the request time, {format_duration(spent_s)} in all"
+    return _launching(
+        f"{seen}: {spent_s / floor_s:.1f}x the {format_duration(floor_s)} that {prompts.sum()} prompt tokens, and "
+        f"the weights once for each of {prompts.size} prompts, take on {view.device_name}",
+        share,
+    )
+
+
+def _launching(evidence: str, share: float) -> Finding:
     return Finding(
         cause="launch_bound",
         share=share,
-        evidence=(
-            f"{seen}: {spent_s / floor_s:.1f}x the {format_duration(floor_s)} that {prompts.sum()} prompt tokens, and "
-            f"the weights once for each of {prompts.size} prompts, take on {view.device_name}"
-        ),
+        evidence=evidence,
         remedy="graphs or compiled code for prefill too, prompts in larger batches, a faster host core",
         test="prompts of twice the length: first tokens should hardly come later",
         of="request_time",
